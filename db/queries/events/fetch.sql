@@ -1,0 +1,132 @@
+-- What the fetch loop reads. All of it runs on the owner session.
+--
+-- Columns that classify a row are computed, never WHERE conditions: LIMIT then counts scanned rows,
+-- and the cursor can use every one of them.
+--   state    0 pending, 1 due, 2 waiting for its retry, 3 dead
+--   blocked  an earlier event of the aggregate is in retry, due or not (outbox_retry_aggregate_idx);
+--            never where hold_back is false (Ordering: None)
+
+-- name: FetchPage :many
+-- One snapshot in three parts: the sequence's last value (kind 0), late commits (kind 1: ids only,
+-- watermark < id <= cursor), and new rows (kind 2: id > cursor, in id order). A payload is left out where
+-- the row cannot be handled now, or where the page is over its bytes (stored size). Index: outbox_unpublished_idx.
+SELECT 0::int AS kind, COALESCE(pg_sequence_last_value(sqlc.arg(sequence)::text::regclass), 0)::bigint AS id,
+       ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
+       NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
+UNION ALL
+SELECT 1, l.id, '', '00000000-0000-0000-0000-000000000000'::uuid, '', NULL, NULL, 0, 0, false
+FROM events.outbox l
+WHERE l.published_at IS NULL AND l.id > sqlc.arg(watermark)::bigint AND l.id <= sqlc.arg(cursor)::bigint
+UNION ALL
+SELECT 2, p.id, p.aggregate_type, p.aggregate_id, p.event_type,
+       CASE WHEN p.state = 0 AND NOT p.blocked AND p.bytes_before < sqlc.arg(max_bytes)::bigint THEN p.payload END,
+       p.occurred_at, p.retry_count, p.state, p.blocked
+FROM (
+    SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.occurred_at, o.retry_count,
+           CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
+                WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END AS state,
+           (sqlc.arg(hold_back)::boolean AND EXISTS (
+               SELECT FROM events.outbox b
+               WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
+                 AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked,
+           sum(pg_column_size(o.payload)) OVER (ORDER BY o.id ROWS UNBOUNDED PRECEDING) - pg_column_size(o.payload) AS bytes_before
+    FROM (
+        SELECT * FROM events.outbox n
+        WHERE n.published_at IS NULL AND n.id > sqlc.arg(cursor)::bigint
+        ORDER BY n.id
+        LIMIT sqlc.arg(page_size)::bigint
+    ) o
+) p;
+
+-- name: FetchByID :many
+-- The rows of late commits, in the shape of FetchPage's new rows. Index: outbox_pkey.
+SELECT p.id, p.aggregate_type, p.aggregate_id, p.event_type,
+       CASE WHEN p.state = 0 AND NOT p.blocked AND p.bytes_before < sqlc.arg(max_bytes)::bigint THEN p.payload END::jsonb AS payload,
+       p.occurred_at, p.retry_count, p.state, p.blocked
+FROM (
+    SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.occurred_at, o.retry_count,
+           CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
+                WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state,
+           (sqlc.arg(hold_back)::boolean AND EXISTS (
+               SELECT FROM events.outbox b
+               WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
+                 AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked,
+           sum(pg_column_size(o.payload)) OVER (ORDER BY o.id ROWS UNBOUNDED PRECEDING) - pg_column_size(o.payload) AS bytes_before
+    FROM events.outbox o
+    WHERE o.id = ANY (sqlc.arg(ids)::bigint[]) AND o.published_at IS NULL
+) p
+ORDER BY p.id;
+
+-- name: ReloadLanes :many
+-- The lowest unpublished rows of some aggregates, each from its own id on, and whether an event before that id
+-- holds the aggregate back. A payload is left out beyond the lane's share of bytes. Index:
+-- outbox_unpublished_aggregate_idx; deliveries: outbox_delivery_pkey.
+SELECT w.lane,
+       (sqlc.arg(hold_back)::boolean AND EXISTS (
+           SELECT FROM events.outbox b
+           WHERE b.aggregate_type = w.aggregate_type AND b.aggregate_id = w.aggregate_id AND b.id < w.from_id
+             AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked,
+       o.id, o.event_type, o.occurred_at, o.retry_count, o.state,
+       CASE WHEN o.state < 2 AND o.bytes_before < sqlc.arg(max_bytes)::bigint THEN o.payload END::jsonb AS payload,
+       CASE WHEN o.state = 1 THEN ARRAY(SELECT d.subscriber FROM events.outbox_delivery d WHERE d.outbox_id = o.id AND NOT d.dead) END::text[] AS delivered,
+       CASE WHEN o.state = 1 THEN ARRAY(SELECT d.subscriber FROM events.outbox_delivery d WHERE d.outbox_id = o.id AND d.dead) END::text[] AS dead
+FROM (
+    SELECT generate_subscripts(sqlc.arg(aggregate_types)::text[], 1)::int AS lane,
+           unnest(sqlc.arg(aggregate_types)::text[]) AS aggregate_type,
+           unnest(sqlc.arg(aggregate_ids)::uuid[]) AS aggregate_id,
+           unnest(sqlc.arg(from_ids)::bigint[]) AS from_id
+) w
+CROSS JOIN LATERAL (
+    SELECT n.id, n.event_type, n.payload, n.occurred_at, n.retry_count,
+           CASE WHEN n.next_retry_at IS NULL THEN 0 WHEN n.next_retry_at <= now() THEN 1
+                WHEN n.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state,
+           sum(pg_column_size(n.payload)) OVER (ORDER BY n.id ROWS UNBOUNDED PRECEDING) - pg_column_size(n.payload) AS bytes_before
+    FROM (
+        SELECT * FROM events.outbox u
+        WHERE u.aggregate_type = w.aggregate_type AND u.aggregate_id = w.aggregate_id
+          AND u.published_at IS NULL AND u.id >= w.from_id
+        ORDER BY u.id
+        LIMIT sqlc.arg(per_lane)::bigint
+    ) n
+) o
+ORDER BY w.lane, o.id;
+
+-- name: FetchDue :many
+-- The aggregates with due retries after a position in (next_retry_at, id), and, as the last row with id 0, how
+-- long until the next retry (NULL: none waits). Index: outbox_retry_due_idx.
+(SELECT d.id, d.aggregate_type, d.aggregate_id, d.next_retry_at, NULL::bigint AS next_in_us
+ FROM events.outbox d
+ WHERE d.published_at IS NULL AND d.next_retry_at IS NOT NULL AND d.next_retry_at <= now()
+   AND d.next_retry_at >= sqlc.arg(after_time)::timestamptz
+   AND (d.next_retry_at, d.id) > (sqlc.arg(after_time)::timestamptz, sqlc.arg(after_id)::bigint)
+ ORDER BY d.next_retry_at, d.id
+ LIMIT sqlc.arg(page_size)::bigint)
+UNION ALL
+SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
+       (SELECT (extract(epoch FROM n.next_retry_at - now()) * 1000000)::bigint
+        FROM events.outbox n
+        WHERE n.published_at IS NULL AND n.next_retry_at > now() AND n.next_retry_at < 'infinity'
+        ORDER BY n.next_retry_at LIMIT 1);
+
+-- name: SweepSlice :many
+-- The rows of an id range that could be handled now: all of them should be covered by what the worker holds
+-- in memory. Index: outbox_unpublished_idx.
+SELECT s.id, s.aggregate_type, s.aggregate_id, s.next_retry_at,
+       (extract(epoch FROM now() - s.occurred_at) * 1000000)::float8 AS age_us
+FROM events.outbox s
+WHERE s.published_at IS NULL AND s.id > sqlc.arg(after_id)::bigint AND s.id <= sqlc.arg(up_to)::bigint
+  AND (s.next_retry_at IS NULL OR s.next_retry_at <= now())
+  AND NOT (sqlc.arg(hold_back)::boolean AND EXISTS (
+      SELECT FROM events.outbox b
+      WHERE b.aggregate_type = s.aggregate_type AND b.aggregate_id = s.aggregate_id AND b.id < s.id
+        AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))
+ORDER BY s.id;
+
+-- name: SequenceHolders :many
+-- The transactions that have drawn an id and not ended, prepared ones and rolled-back savepoints included: nextval
+-- holds RowExclusiveLock on the sequence until its transaction ends.
+SELECT l.virtualtransaction::text
+FROM pg_catalog.pg_locks l
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+  AND l.relation = sqlc.arg(sequence)::text::regclass;

@@ -1,0 +1,2 @@
+-- Read by sqlc only: the migrations assume the schema, which the migrator makes under its lock.
+CREATE SCHEMA events;

@@ -1,0 +1,25 @@
+// Package pgnames holds the names by which sessions find one another in a database: channels, lock keys, and the
+// prefix of application names. The migrations that use one of them say so.
+package pgnames
+
+const (
+	// WakeChannel is notified by the insert trigger (migration 00007_notify.sql).
+	WakeChannel = "events_outbox_wake"
+	// ReleaseChannel is notified by an owner that gives the outbox up.
+	ReleaseChannel = "events_outbox_release"
+	// ProbeChannel carries the listeners' probes of themselves.
+	ProbeChannel = "events_outbox_probe"
+
+	// OwnerLock is the first key of the owner's advisory lock, "outb" in ASCII; the second is the OID
+	// of events.outbox.
+	OwnerLock int32 = 0x6f757462
+	// MigrationLock is the advisory lock of whoever migrates, "outbox" in ASCII.
+	MigrationLock int64 = 0x6f7574626f78
+
+	// Application begins the application_name of every session of a worker.
+	Application = "outbox/"
+	// OwnerApplication begins that of the sessions that own the outbox, or try to.
+	OwnerApplication = Application + "owner"
+	// ListenerApplication begins that of the sessions that listen.
+	ListenerApplication = Application + "listener"
+)
