@@ -1,0 +1,109 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rs/zerolog"
+
+	"github.com/seed-9a365b49/outbox/dispatch"
+	"github.com/seed-9a365b49/outbox/poller"
+)
+
+// Ordering says what a failed event does to the later ones of its aggregate.
+type Ordering = poller.Ordering
+
+const (
+	// PerAggregate: a failed event holds back its aggregate until it is published or dead. The default.
+	PerAggregate = poller.PerAggregate
+	// NoOrdering: later events overtake a failed one.
+	NoOrdering = poller.None
+)
+
+// RetryPolicy decides when a failed event is tried again: see [dispatch.RetryPolicy], [dispatch.Ladder] and
+// [dispatch.BackOff].
+type RetryPolicy = dispatch.RetryPolicy
+
+// Config configures a [Worker]. One of DatabaseURL and Pool is required; everything else that is zero takes its
+// default.
+type Config struct {
+	// DatabaseURL is a connection URL or keyword=value string. The worker opens a pool of its own, with up to four
+	// connections unless the URL says otherwise (pool_max_conns).
+	DatabaseURL string
+	// Pool is used instead of DatabaseURL. The worker does not close it.
+	Pool *pgxpool.Pool
+	// ListenURL is a direct address for the two dedicated sessions (LISTEN, and the ownership with its fetches), where
+	// the main one leads through a transaction pooler such as PgBouncer. Defaults to the main address.
+	ListenURL string
+
+	// Ordering defaults to PerAggregate.
+	Ordering Ordering
+	// Retry decides when a failed event is tried again. Defaults to the specification's ladder, [dispatch.DefaultRetry].
+	Retry RetryPolicy
+	// MaxAttempts is after how many failed attempts an event is a dead letter. Defaults to 10.
+	MaxAttempts int
+	// Concurrency is how many events are handled at once, each of another aggregate. Defaults to 64.
+	Concurrency int
+	// HandlerTimeout is how long one call of a handler may take; [WithTimeout] overrides it. Defaults to 30 s.
+	HandlerTimeout time.Duration
+	// ShutdownGrace is how long handlers may go on once Run's context has ended; then their contexts are
+	// cancelled. Defaults to 30 s.
+	ShutdownGrace time.Duration
+
+	// BatchSize is how many rows a fetch asks for where there is no backlog. Defaults to 50.
+	BatchSize int
+	// MaxBatchSize is how many rows a fetch asks for at most. Defaults to 1,000.
+	MaxBatchSize int
+	// MaxBatchBytes bounds the payloads of one fetch, in bytes as the table stores them; four times as much
+	// can be in memory. One event always fits. Defaults to 4 MiB.
+	MaxBatchBytes int
+	// LaneCap is how many events of one aggregate wait in memory. Defaults to 16.
+	LaneCap int
+	// PollInterval is how often the worker looks without having been woken. It bounds the delay of an event
+	// whose notification was lost before the loss is noticed. Defaults to 1 s.
+	PollInterval time.Duration
+	// DegradedPollInterval is the same while notifications are known not to arrive. Defaults to 250 ms, or PollInterval
+	// if that is shorter.
+	DegradedPollInterval time.Duration
+	// ConnectTimeout bounds the first connection, and each later attempt. Defaults to 10 s.
+	ConnectTimeout time.Duration
+
+	// Log takes one line per change of state, failed attempt and fault; payloads are never logged. The zero value logs nothing.
+	Log zerolog.Logger
+}
+
+// DefaultConnectTimeout is how long a connection may take to open.
+const DefaultConnectTimeout = 10 * time.Second
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	switch {
+	case c.DatabaseURL == "" && c.Pool == nil:
+		errs = append(errs, errors.New("DatabaseURL: is required, or Pool"))
+	case c.DatabaseURL != "" && c.Pool != nil:
+		errs = append(errs, errors.New("DatabaseURL: set it or Pool, not both"))
+	}
+	if c.ListenURL != "" {
+		if _, err := pgx.ParseConfig(c.ListenURL); err != nil {
+			errs = append(errs, fmt.Errorf("ListenURL: %w", err))
+		}
+	}
+	if c.DatabaseURL != "" {
+		if _, err := pgxpool.ParseConfig(c.DatabaseURL); err != nil {
+			errs = append(errs, fmt.Errorf("DatabaseURL: %w", err))
+		}
+	}
+	if c.Ordering != PerAggregate && c.Ordering != NoOrdering {
+		errs = append(errs, fmt.Errorf("Ordering: %d is neither PerAggregate nor NoOrdering", c.Ordering))
+	}
+	if c.ConnectTimeout < 0 {
+		errs = append(errs, fmt.Errorf("ConnectTimeout: %s is negative", c.ConnectTimeout))
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = DefaultConnectTimeout
+	}
+	return c, errors.Join(errs...)
+}

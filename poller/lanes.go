@@ -1,0 +1,454 @@
+package poller
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/seed-9a365b49/outbox/dispatch"
+)
+
+// lanes holds what has been fetched and not yet settled, one FIFO per aggregate, and decides which
+// event a free handler slot takes next. It knows neither SQL nor a clock.
+//
+// A lane's events are handled strictly in id order, one at a time. What it leaves out it remembers
+// as one number, more: the lowest id of its aggregate that was passed over. Everything from there
+// on is in the database and nowhere else, and is reloaded once the queue has run empty. A lane moves
+// through these states:
+//
+//	idle     nothing queued, nothing running, nothing passed over: the lane is forgotten
+//	ready    events are queued and none is being handled
+//	running  its head is being handled; the rest waits
+//	held     its head failed and the failure is not yet committed: nothing starts, everything offered is
+//	         passed over. Once committed, the database itself says that the head blocks what follows.
+//
+// In flight are the events that are queued, being handled, or handled and not yet settled. The fetch loop
+// applies settlements between its statements only, so no statement that began before a settlement
+// committed can bring the event back as new.
+type lanes struct {
+	limits limits
+
+	mu       sync.Mutex
+	byKey    map[aggregate]*lane
+	inFlight map[int64]struct{}
+	bytes    int
+	fresh    readyList // lanes whose head never failed
+	retries  readyList // lanes whose head is a retry
+	running  int
+	retrying int // of the running
+	turn     int // picks that both lists wanted
+	reloads  map[*lane]struct{}
+}
+
+// limits bounds what lanes holds and runs.
+type limits struct {
+	concurrency int  // handlers at once
+	laneCap     int  // events queued in one lane
+	rows        int  // events in flight
+	bytes       int  // their size
+	holdBack    bool // a failed event holds back its aggregate (Ordering: PerAggregate)
+}
+
+type lane struct {
+	key     aggregate
+	queue   []*row // waiting, in id order
+	more    int64  // lowest id passed over; 0: none
+	current *row   // being handled
+	held    *row   // failed, its failure not committed
+	ready   bool   // on a ready list
+}
+
+func newLanes(l limits) *lanes {
+	return &lanes{
+		limits:   l,
+		byKey:    make(map[aggregate]*lane),
+		inFlight: make(map[int64]struct{}),
+		reloads:  make(map[*lane]struct{}),
+	}
+}
+
+// offer takes a row that can be handled now. One that is already in flight, or that its lane cannot hold,
+// is passed over.
+func (ls *lanes) offer(r *row) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.put(ls.lane(r.aggregate), r)
+}
+
+// pass remembers that an event was left in the database, so that its lane reloads it in its turn.
+func (ls *lanes) pass(key aggregate, id int64) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if _, known := ls.inFlight[id]; known {
+		return
+	}
+	ls.passOver(ls.lane(key), id)
+}
+
+// covers reports whether an event that could be handled now is known: in flight, or left to its lane.
+func (ls *lanes) covers(key aggregate, id int64) bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if _, known := ls.inFlight[id]; known {
+		return true
+	}
+	l, there := ls.byKey[key]
+	return there && (l.held != nil || (l.more != 0 && l.more <= id))
+}
+
+// room returns how many rows and bytes may be fetched. While a handler slot is idle and no lane is ready, what is
+// queued behind other events must not stop fetching: the longest lanes give up their tails.
+func (ls *lanes) room() (rows, bytes int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.running < ls.limits.concurrency && ls.fresh.empty() && ls.retries.empty() {
+		for len(ls.inFlight) > ls.limits.rows/2 || ls.bytes > ls.limits.bytes/2 {
+			if !ls.dropLongestTail() {
+				break
+			}
+		}
+	}
+	return ls.limits.rows - len(ls.inFlight), ls.limits.bytes - ls.bytes
+}
+
+// hungry reports whether handler slots are about to have nothing to do.
+func (ls *lanes) hungry() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.fresh.len()+ls.retries.len() < ls.limits.concurrency
+}
+
+// next hands out the head of a ready lane for handling, or nil. Retries take at most half the slots, and at
+// least every fourth where new events wait too, so that neither starves the other.
+func (ls *lanes) next() *row {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.take()
+}
+
+// startable returns how many handlers could be started now.
+func (ls *lanes) startable() int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	retries := min(ls.retries.len(), max(1, ls.limits.concurrency/2)-ls.retrying)
+	return min(ls.limits.concurrency-ls.running, ls.fresh.len()+max(0, retries))
+}
+
+// done takes back a row whose handling has ended, and says whether its outcome is a failure that holds
+// back the lane. It returns whether the fetch loop has something new to do.
+func (ls *lanes) done(r *row, failed bool) (reload bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.running--
+	if r.state == due {
+		ls.retrying--
+	}
+	l := ls.lane(r.aggregate)
+	l.current = nil
+	if failed && ls.limits.holdBack {
+		l.held = r
+		ls.dropFrom(l, 0)
+	}
+	ls.arrange(l)
+	_, reload = ls.reloads[l]
+	return reload
+}
+
+// settled ends the flight of events whose outcome is committed. Only the fetch loop calls it, between statements.
+func (ls *lanes) settled(settlements []settlement) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for i := range settlements {
+		ls.settle(&settlements[i])
+	}
+}
+
+// abandon ends the flight of a row that was handled and will not be settled: shutdown cut it off.
+func (ls *lanes) abandon(r *row) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.forget(r)
+}
+
+// waitingReloads returns how many lanes want to be reloaded.
+func (ls *lanes) waitingReloads() int {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.reloads)
+}
+
+// reloadable returns up to n lanes that have run empty and have left events in the database.
+func (ls *lanes) reloadable(n int) []reload {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	var list []reload
+	for l := range ls.reloads {
+		if len(list) >= n {
+			break
+		}
+		list = append(list, reload{key: l.key, from: l.more})
+		l.more = 0 // what is passed over from now on is not part of the reload
+		delete(ls.reloads, l)
+	}
+	return list
+}
+
+// reload is a lane's request for the lowest of its events from an id on.
+type reload struct {
+	key  aggregate
+	from int64
+}
+
+// reloaded takes in the rows of one reload, in id order, of at most limit; blocked says that an event before them
+// holds the aggregate back.
+func (ls *lanes) reloaded(req reload, rows []*row, limit int, blocked bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	l := ls.lane(req.key)
+	defer ls.arrange(l)
+	if blocked && ls.limits.holdBack {
+		return // settling the event that blocks reloads what follows it
+	}
+	for _, r := range rows {
+		_, known := ls.inFlight[r.id]
+		switch {
+		case known || r.state == dead:
+			continue
+		case r.state == waiting && ls.limits.holdBack:
+			return // it blocks the rest
+		case r.state == waiting:
+			continue
+		case r.payload == nil:
+			ls.passOver(l, r.id)
+			return
+		}
+		ls.put(l, r)
+		if r.state == due && ls.limits.holdBack {
+			return // it blocks the rest until it is settled
+		}
+	}
+	if len(rows) == limit {
+		ls.passOver(l, rows[len(rows)-1].id+1)
+	}
+}
+
+// discard drops everything that is not being handled or waiting to be settled: another worker may own it now.
+func (ls *lanes) discard() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	clear(ls.reloads)
+	ls.fresh, ls.retries = readyList{}, readyList{}
+	for key, l := range ls.byKey {
+		for _, r := range l.queue {
+			ls.forget(r)
+		}
+		l.queue, l.more, l.ready = nil, 0, false
+		if l.current == nil && l.held == nil {
+			delete(ls.byKey, key)
+		}
+	}
+}
+
+// counts returns the number of events in flight and of running handlers.
+func (ls *lanes) counts() (inFlight, running int) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.inFlight), ls.running
+}
+
+// The rest runs under mu.
+
+func (ls *lanes) lane(key aggregate) *lane {
+	l, there := ls.byKey[key]
+	if !there {
+		l = &lane{key: key}
+		ls.byKey[key] = l
+	}
+	return l
+}
+
+func (ls *lanes) put(l *lane, r *row) {
+	defer ls.arrange(l)
+	if _, known := ls.inFlight[r.id]; known {
+		return
+	}
+	if l.held != nil || (l.more != 0 && r.id >= l.more) {
+		ls.passOver(l, r.id)
+		return
+	}
+	at := len(l.queue)
+	for at > 0 && l.queue[at-1].id > r.id {
+		at-- // a late commit goes before what was drawn after it
+	}
+	if at == ls.limits.laneCap {
+		ls.passOver(l, r.id)
+		return
+	}
+	l.queue = slices.Insert(l.queue, at, r)
+	ls.inFlight[r.id] = struct{}{}
+	ls.bytes += r.size()
+	if len(l.queue) > ls.limits.laneCap {
+		ls.dropFrom(l, ls.limits.laneCap)
+	}
+}
+
+func (ls *lanes) passOver(l *lane, id int64) {
+	if l.more == 0 || id < l.more {
+		l.more = id
+	}
+	ls.arrange(l)
+}
+
+// dropFrom gives up the queue from index i on: it is passed over.
+func (ls *lanes) dropFrom(l *lane, i int) {
+	if i >= len(l.queue) {
+		return
+	}
+	if first := l.queue[i].id; l.more == 0 || first < l.more {
+		l.more = first
+	}
+	for _, r := range l.queue[i:] {
+		ls.forget(r)
+	}
+	clear(l.queue[i:])
+	l.queue = l.queue[:i]
+}
+
+func (ls *lanes) dropLongestTail() bool {
+	var longest *lane
+	for _, l := range ls.byKey {
+		if longest == nil || len(l.queue) > len(longest.queue) {
+			longest = l
+		}
+	}
+	if longest == nil || len(longest.queue) == 0 {
+		return false
+	}
+	ls.dropFrom(longest, len(longest.queue)/2)
+	ls.arrange(longest)
+	return true
+}
+
+func (ls *lanes) forget(r *row) {
+	if _, known := ls.inFlight[r.id]; known {
+		delete(ls.inFlight, r.id)
+		ls.bytes -= r.size()
+	}
+}
+
+func (ls *lanes) settle(s *settlement) {
+	ls.forget(s.row)
+	unblocks := s.row.state == due && ls.limits.holdBack && s.result.Kind != dispatch.Retry
+	l, there := ls.byKey[s.row.aggregate]
+	if !there {
+		if !unblocks {
+			return
+		}
+		l = ls.lane(s.row.aggregate)
+	}
+	failed := l.held == s.row
+	if failed {
+		l.held = nil
+	}
+	switch {
+	case failed && s.result.Kind == dispatch.Retry && s.applied:
+		// From here on the database blocks what follows; what comes before it is another matter.
+		if l.more > s.row.id {
+			l.more = 0
+		}
+	case unblocks:
+		// It blocked what follows, which was passed over without a trace, perhaps by another worker.
+		if l.more == 0 || s.row.id < l.more {
+			l.more = s.row.id + 1
+		}
+	}
+	ls.arrange(l)
+}
+
+// arrange puts a lane where its state says: on a ready list, among the reloads, or out of memory.
+func (ls *lanes) arrange(l *lane) {
+	if len(l.queue) > 0 && l.current == nil && l.held == nil && !l.ready {
+		l.ready = true
+		if l.queue[0].state == due {
+			ls.retries.push(l)
+		} else {
+			ls.fresh.push(l)
+		}
+	}
+	if l.more != 0 && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id) {
+		ls.reloads[l] = struct{}{}
+	} else {
+		delete(ls.reloads, l)
+	}
+	if len(l.queue) == 0 && l.more == 0 && l.current == nil && l.held == nil {
+		delete(ls.byKey, l.key)
+	}
+}
+
+func (ls *lanes) take() *row {
+	if ls.running >= ls.limits.concurrency {
+		return nil
+	}
+	for {
+		list := ls.choose()
+		if list == nil {
+			return nil
+		}
+		l := list.pop()
+		l.ready = false
+		if len(l.queue) == 0 || l.current != nil || l.held != nil {
+			continue // it changed while it was on the list
+		}
+		r := l.queue[0]
+		l.queue[0] = nil
+		l.queue = l.queue[1:]
+		l.current = r
+		ls.running++
+		if r.state == due {
+			ls.retrying++
+		}
+		ls.arrange(l)
+		return r
+	}
+}
+
+// choose returns the list that the next free slot serves, nil if none can be.
+func (ls *lanes) choose() *readyList {
+	retryMayRun := !ls.retries.empty() && ls.retrying < max(1, ls.limits.concurrency/2)
+	switch {
+	case ls.fresh.empty() && !retryMayRun:
+		return nil
+	case !retryMayRun:
+		return &ls.fresh
+	case ls.fresh.empty():
+		return &ls.retries
+	}
+	ls.turn++
+	if ls.retrying < ls.limits.concurrency/4 || ls.turn%4 == 0 {
+		return &ls.retries
+	}
+	return &ls.fresh
+}
+
+// readyList is a FIFO of lanes.
+type readyList struct {
+	lanes []*lane
+	head  int
+}
+
+func (q *readyList) empty() bool { return q.len() == 0 }
+func (q *readyList) len() int    { return len(q.lanes) - q.head }
+
+func (q *readyList) push(l *lane) { q.lanes = append(q.lanes, l) }
+
+func (q *readyList) pop() *lane {
+	l := q.lanes[q.head]
+	q.lanes[q.head] = nil
+	q.head++
+	if q.head == len(q.lanes) {
+		q.lanes, q.head = q.lanes[:0], 0
+	} else if q.head > 1024 && q.head*2 > len(q.lanes) {
+		q.lanes = append(q.lanes[:0], q.lanes[q.head:]...)
+		q.head = 0
+	}
+	return l
+}

@@ -1,0 +1,300 @@
+package poller
+
+import (
+	"context"
+	"time"
+)
+
+// owner is the state of the fetch loop for one spell of ownership. Nothing of it survives into the next.
+type owner struct {
+	*Poller
+	s        *session
+	cursor   cursor
+	retries  retries
+	sweep    sweep
+	oldest   time.Duration // seen in the current sweep
+	fallback fallback
+	behind   bool // the last page was full: there is more to fetch
+}
+
+// loop fetches until ctx ends (nil) or the session is lost (its error).
+//
+// It is the only place that runs statements on the owner's session, one at a time, and takes in settlements
+// between them only. So whatever a statement returns is compared with what was in flight when it began.
+func (p *Poller) loop(ctx context.Context, s *session) error {
+	o := &owner{
+		Poller:   p,
+		s:        s,
+		cursor:   cursor{page: pageSize{first: p.cfg.BatchSize, most: p.cfg.MaxBatchSize}},
+		fallback: fallback{slow: p.cfg.PollInterval, fast: p.cfg.DegradedPollInterval},
+		behind:   true, // the first scan starts at once, and from zero
+	}
+	o.retries.fromStart(time.Now())
+	for ctx.Err() == nil {
+		o.takeSettled()
+		work, next := o.choose()
+		if work == nil {
+			o.wait(ctx, next)
+			continue
+		}
+		if err := work(ctx); err != nil && ctx.Err() == nil {
+			return err
+		}
+		o.startHandlers()
+	}
+	return nil
+}
+
+// choose returns what to do now: reload lanes that have run empty, look for due retries, fetch new events, sweep, in this
+// order; or nil, and when there will be something if nothing wakes the loop before. What
+// lacks room waits for a settlement, not for a time.
+func (o *owner) choose() (work func(context.Context) error, next time.Time) {
+	rows, bytes := o.lanes.room()
+	waiting := o.lanes.waitingReloads()
+	if waiting > 0 && rows > 0 && bytes > 0 {
+		return func(ctx context.Context) error { return o.reloadLanes(ctx, rows, bytes) }, next
+	}
+	now := time.Now()
+	next = o.sweep.next
+	earlier := func(t time.Time) {
+		if t.Before(next) {
+			next = t
+		}
+	}
+	if !o.retries.next.IsZero() && waiting < o.cfg.MaxBatchSize {
+		if o.retries.due(now) {
+			return o.lookForDue, next
+		}
+		earlier(o.retries.next)
+	}
+	if o.hasRoom(rows, bytes) {
+		poll := o.fallback.at(o.cfg.Listening(), now)
+		if o.behind || o.woken.Load() || !now.Before(poll) {
+			return func(ctx context.Context) error { return o.fetch(ctx, rows, bytes) }, next
+		}
+		earlier(poll)
+	}
+	if !now.Before(o.sweep.next) {
+		return o.sweepSlice, next
+	}
+	return nil, next
+}
+
+// wait blocks until a wake, a settlement, an empty lane or a timer.
+func (o *owner) wait(ctx context.Context, next time.Time) {
+	timer := time.NewTimer(time.Until(next))
+	defer timer.Stop()
+	o.startHandlers() // those that found the lease too old
+	select {
+	case <-ctx.Done():
+	case <-o.nudge:
+	case <-timer.C:
+	}
+}
+
+// takeSettled ends the flight of what has been settled since the last statement.
+func (o *owner) takeSettled() {
+	list := o.settled.take()
+	if len(list) == 0 {
+		return
+	}
+	o.lanes.settled(list)
+	for i := range list {
+		if s := &list[i]; !s.dueAt.IsZero() {
+			o.retries.expect(s.dueAt, s.retryAt)
+		}
+	}
+}
+
+// hasRoom reports whether a fetch is worth its round trip: there is room for a good part of a page, or handlers are
+// about to run out of work.
+func (o *owner) hasRoom(rows, bytes int) bool {
+	if rows <= 0 || bytes <= 0 {
+		return false
+	}
+	return rows >= o.cursor.page.size()/2 || o.lanes.hungry()
+}
+
+// fetch reads a page and hands its rows to their lanes.
+func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
+	byWake := o.woken.Swap(false)
+	polled := !byWake && !o.behind
+	limit := min(o.cursor.page.size(), rows)
+	page, err := o.s.fetch(ctx, &o.cursor, limit, min(bytes, o.cfg.MaxBatchBytes))
+	if err != nil {
+		return err
+	}
+	found := o.offer(page.rows)
+	ids := make([]int64, len(page.rows))
+	for i, r := range page.rows {
+		ids[i] = r.id
+	}
+	late, short := o.cursor.scanned(page.lastValue, page.below, ids, found.taken, limit)
+	o.behind = !short
+	o.startHandlers() // before anything else asks the database
+	if err := o.takeLate(ctx, late, rows, bytes); err != nil {
+		return err
+	}
+	o.fallback.fetched(time.Now(), o.cfg.Listening())
+	o.judgeWakes(found.new+len(late), byWake || o.woken.Load(), polled)
+	return o.advanceWatermark(ctx)
+}
+
+// offered is what became of the rows of a page.
+type offered struct {
+	taken int // rows used, from the first on; the others did not fit
+	new   int // events that could be handled and had not been in memory
+}
+
+// offer hands a page's rows to their lanes, up to the first whose payload did not fit the page.
+func (o *owner) offer(rows []*row) (result offered) {
+	for _, r := range rows {
+		switch {
+		case r.state != pending || (r.blocked && o.lanes.limits.holdBack):
+			// Retries have a query of their own. What they block is reloaded when they are settled.
+		case r.payload == nil && !o.lanes.covers(r.aggregate, r.id):
+			return result
+		default:
+			if !o.lanes.covers(r.aggregate, r.id) {
+				result.new++
+			}
+			o.lanes.offer(r)
+		}
+		result.taken++
+	}
+	return result
+}
+
+// takeLate takes in ids that appeared below the cursor. A few are read by id; of many, or what does not fit, the
+// cursor goes back below the first.
+func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) error {
+	if len(late) == 0 {
+		return nil
+	}
+	if len(late) > min(o.cfg.MaxBatchSize, rows) {
+		o.goBack(late[0] - 1)
+		return nil
+	}
+	found, err := o.s.fetchByID(ctx, late, min(bytes, o.cfg.MaxBatchBytes))
+	if err != nil {
+		return err
+	}
+	taken := o.offer(found).taken
+	o.startHandlers()
+	if taken < len(found) {
+		o.goBack(found[taken].id - 1)
+	}
+	o.cursor.seen(late)
+	return nil
+}
+
+// goBack makes the next fetch start after id.
+func (o *owner) goBack(id int64) {
+	o.cursor.rewind(id)
+	o.behind = true
+}
+
+// judgeWakes compares who came first, notifications or the poll.
+func (o *owner) judgeWakes(events int, byWake, polled bool) {
+	if !byWake && !polled {
+		return // catching up says nothing about wakes
+	}
+	if o.fallback.found(events, byWake) {
+		o.cfg.Suspect("a poll found an event that no notification had announced")
+	}
+	// Once is a race between the poll and a notification; twice in a row is not.
+	if unannounced := o.fallback.missed > 1; o.stats.polling.Swap(unannounced) != unannounced {
+		if unannounced {
+			o.log.Warn().Msg("events_not_announced")
+		} else {
+			o.log.Info().Msg("events_announced_again")
+		}
+	}
+}
+
+// advanceWatermark reads who holds the id sequence, if that can prove something.
+func (o *owner) advanceWatermark(ctx context.Context) error {
+	if !o.cursor.watermark.wantsHolders(o.cursor.position) {
+		return nil
+	}
+	holders, err := o.s.holders(ctx)
+	if err != nil {
+		return err
+	}
+	o.cursor.watermark.held(o.cursor.position, holders)
+	return nil
+}
+
+// reloadLanes reads the lowest events of lanes that have run empty: as many lanes as leave a quarter of the room to new
+// events, and at least one.
+func (o *owner) reloadLanes(ctx context.Context, rows, bytes int) error {
+	perLane := o.cfg.LaneCap + 1 // one more than fits says whether there are more
+	lanes := o.lanes.reloadable(max(1, (rows-o.lanes.limits.rows/4)/perLane))
+	if len(lanes) == 0 { // a failure has just held the lane back
+		return nil
+	}
+	results, err := o.s.reload(ctx, lanes, perLane, max(1, min(bytes, o.cfg.MaxBatchBytes)/len(lanes)))
+	if err != nil {
+		return err
+	}
+	for i, l := range lanes {
+		o.lanes.reloaded(l, results[i].rows, perLane, results[i].blocked)
+	}
+	return nil
+}
+
+// lookForDue makes the lanes of due retries reload themselves.
+func (o *owner) lookForDue(ctx context.Context) error {
+	limit := o.cfg.MaxBatchSize
+	rows, nextIn, waits, err := o.s.fetchDue(ctx, &o.retries, limit)
+	if err != nil {
+		return err
+	}
+	for _, r := range rows {
+		o.lanes.pass(r.aggregate, r.id)
+		o.retries.seen(r.at, r.id)
+	}
+	o.retries.looked(time.Now(), len(rows) == limit, nextIn, waits)
+	return nil
+}
+
+// sweepSlice looks for events that no lane, cursor or block covers.
+func (o *owner) sweepSlice(ctx context.Context) error {
+	watermark := o.cursor.watermark.low
+	began := time.Now()
+	after, upTo := o.sweep.slice(watermark, began)
+	rows, err := o.s.sweep(ctx, after, upTo)
+	if err != nil {
+		return err
+	}
+	var rescued []int64
+	for _, r := range rows {
+		o.oldest = max(o.oldest, time.Duration(r.AgeUs)*time.Microsecond)
+		key := aggregate{r.AggregateType, r.AggregateID}
+		if o.lanes.covers(key, r.ID) {
+			continue
+		}
+		if r.NextRetryAt.Valid { // made due by somebody else
+			o.retries.expect(began, r.NextRetryAt)
+			continue
+		}
+		rescued = append(rescued, r.ID)
+	}
+	o.rescue(rescued)
+	if o.sweep.swept(upTo, watermark, time.Since(began), time.Now()) {
+		o.stats.lastSweep.Store(int64(time.Since(epoch)))
+		o.stats.oldestUS.Store(o.oldest.Microseconds())
+		o.oldest = 0
+	}
+	return nil
+}
+
+// rescue brings in events that no wake would have found, in rising order.
+func (o *owner) rescue(ids []int64) {
+	if len(ids) == 0 {
+		return
+	}
+	o.stats.rescues.Add(int64(len(ids)))
+	o.log.Warn().Int64("event_id", ids[0]).Int("events", len(ids)).Msg("events_rescued")
+	o.goBack(ids[0] - 1)
+}

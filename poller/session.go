@@ -1,0 +1,203 @@
+package poller
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+)
+
+// session is the owner's dedicated connection. Every fetch runs on it, so that none can succeed without ownership.
+type session struct {
+	conn     *pgx.Conn
+	pid      int32 // of the server's process
+	queries  *eventsdb.Queries
+	pool     *pgxpool.Pool
+	sequence string
+	holdBack bool
+	answered atomic.Int64 // when it last answered, in nanoseconds since the process's epoch
+}
+
+const (
+	// statementTimeout bounds a statement of the fetch loop, which the server is working on.
+	statementTimeout = time.Minute
+	// silence is how long an answer may take before the server is asked whether it is working on the statement at all.
+	silence = time.Second
+	// lease is how long after the last answer handlers may still be started: another worker may own the outbox since.
+	lease = 5 * time.Second
+)
+
+// epoch makes times that survive a change of the wall clock.
+var epoch = time.Now()
+
+func newSession(o *owned, cfg *Config) *session {
+	s := &session{
+		conn: o.conn, pid: o.pid, queries: eventsdb.New(o.conn),
+		pool: cfg.Pool, sequence: cfg.Sequence, holdBack: cfg.Ordering == PerAggregate,
+	}
+	s.answered.Store(int64(time.Since(epoch)))
+	return s
+}
+
+// alive reports whether handlers may be started.
+func (s *session) alive() bool {
+	return time.Since(epoch)-time.Duration(s.answered.Load()) < lease
+}
+
+// ask runs one statement. If the answer is late and the server has no such statement under way, the connection
+// is dead although it looks open (a silent network, a stopped proxy): it is closed, and so is the server's end, which
+// would otherwise keep the ownership.
+func (s *session) ask(ctx context.Context, name string, statement func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
+	defer cancel()
+	watch := time.AfterFunc(silence, func() { s.checkServer(ctx) })
+	defer watch.Stop()
+	if err := statement(ctx); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	s.answered.Store(int64(time.Since(epoch)))
+	return nil
+}
+
+// checkServer asks through the pool what the server is doing for this session, until the statement has ended.
+func (s *session) checkServer(statement context.Context) {
+	for statement.Err() == nil {
+		ctx, cancel := context.WithTimeout(statement, silence)
+		state, err := eventsdb.New(s.pool).SessionState(ctx, s.pid)
+		if err == nil && (state == "idle" || state == "gone") && statement.Err() == nil {
+			_, _ = eventsdb.New(s.pool).TerminateSession(ctx, s.pid) // at worst the standby's watch does it
+			_ = s.conn.PgConn().Conn().Close()                       // safe from another goroutine; the statement fails
+			cancel()
+			return
+		}
+		<-ctx.Done() // once a silence
+		cancel()
+	}
+}
+
+// page is the result of a fetch.
+type page struct {
+	lastValue int64 // of the id sequence
+	below     []int64
+	rows      []*row
+}
+
+// fetch reads a page of new rows after the cursor, of at most so many rows and bytes.
+func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
+	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
+		found, err := s.queries.FetchPage(ctx, eventsdb.FetchPageParams{
+			Sequence: s.sequence, Watermark: c.watermark.low, Cursor: c.position, MaxBytes: int64(maxBytes), PageSize: int64(limit),
+			HoldBack: s.holdBack,
+		})
+		rows := make([]row, len(found)) // one allocation; the rows of a page leave memory together
+		for i := range found {
+			f, r := &found[i], &rows[i]
+			switch f.Kind {
+			case 0:
+				p.lastValue = f.ID
+			case 1:
+				p.below = append(p.below, f.ID)
+			default:
+				*r = row{
+					id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
+					occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
+				}
+				p.rows = append(p.rows, r)
+			}
+		}
+		return err
+	})
+	return p, err
+}
+
+// fetchByID reads late commits.
+func (s *session) fetchByID(ctx context.Context, ids []int64, maxBytes int) (rows []*row, err error) {
+	err = s.ask(ctx, "fetch late commits", func(ctx context.Context) error {
+		found, err := s.queries.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: ids, MaxBytes: int64(maxBytes), HoldBack: s.holdBack})
+		for _, f := range found {
+			rows = append(rows, &row{
+				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
+				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
+			})
+		}
+		return err
+	})
+	return rows, err
+}
+
+// reloadResult is what the database has for one reload.
+type reloadResult struct {
+	rows    []*row
+	blocked bool
+}
+
+// reload reads up to perLane of the lowest rows of each lane.
+func (s *session) reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error) {
+	params := eventsdb.ReloadLanesParams{MaxBytes: int64(maxBytes), PerLane: int64(perLane), HoldBack: s.holdBack}
+	for _, l := range lanes {
+		params.AggregateTypes = append(params.AggregateTypes, l.key.Type)
+		params.AggregateIds = append(params.AggregateIds, l.key.ID)
+		params.FromIds = append(params.FromIds, l.from)
+	}
+	results := make([]reloadResult, len(lanes))
+	err := s.ask(ctx, "reload lanes", func(ctx context.Context) error {
+		found, err := s.queries.ReloadLanes(ctx, params)
+		for _, f := range found {
+			r := &results[f.Lane-1]
+			r.blocked = f.Blocked
+			r.rows = append(r.rows, &row{
+				id: f.ID, aggregate: lanes[f.Lane-1].key, eventType: f.EventType, payload: f.Payload, occurredAt: f.OccurredAt,
+				retryCount: f.RetryCount, state: state(f.State), delivered: f.Delivered, dead: f.Dead,
+			})
+		}
+		return err
+	})
+	return results, err
+}
+
+// dueRow is one due retry.
+type dueRow struct {
+	id        int64
+	aggregate aggregate
+	at        pgtype.Timestamptz
+}
+
+// fetchDue reads due retries after the position of r, and how long until the next one that is not due.
+func (s *session) fetchDue(ctx context.Context, r *retries, limit int) (rows []dueRow, nextIn time.Duration, waits bool, err error) {
+	err = s.ask(ctx, "fetch due retries", func(ctx context.Context) error {
+		found, err := s.queries.FetchDue(ctx, eventsdb.FetchDueParams{AfterTime: r.afterTime, AfterID: r.afterID, PageSize: int64(limit)})
+		for _, f := range found {
+			if f.NextRetryAt.Valid {
+				rows = append(rows, dueRow{f.ID, aggregate{f.AggregateType, f.AggregateID}, f.NextRetryAt})
+			} else if f.NextInUs != nil {
+				nextIn, waits = time.Duration(*f.NextInUs)*time.Microsecond, true
+			}
+		}
+		return err
+	})
+	return rows, nextIn, waits, err
+}
+
+// sweep reads the rows of an id range that could be handled now.
+func (s *session) sweep(ctx context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, err error) {
+	err = s.ask(ctx, "sweep", func(ctx context.Context) error {
+		rows, err = s.queries.SweepSlice(ctx, eventsdb.SweepSliceParams{AfterID: after, UpTo: upTo, HoldBack: s.holdBack})
+		return err
+	})
+	return rows, err
+}
+
+// holders reads the transactions that have drawn an id and not ended.
+func (s *session) holders(ctx context.Context) (list []string, err error) {
+	err = s.ask(ctx, "read the holders of the sequence", func(ctx context.Context) error {
+		list, err = s.queries.SequenceHolders(ctx, s.sequence)
+		return err
+	})
+	return list, err
+}

@@ -1,0 +1,158 @@
+package poller
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/rs/zerolog"
+
+	"github.com/seed-9a365b49/outbox/dispatch"
+)
+
+// settler writes outcomes. It batches by itself: while one write is under way outcomes pile up, and the next takes
+// them all, in id order, without waiting for more. If the database is away it keeps them and tries again.
+type settler struct {
+	write   func(context.Context, []outcome) ([]settlement, error)
+	settled func([]settlement)
+	log     zerolog.Logger
+
+	mu      sync.Mutex
+	pending []outcome
+	failing bool // the last write failed
+	wake    chan struct{}
+}
+
+// offenderDelay is when an event is tried again whose outcome the database refused.
+const offenderDelay = time.Minute
+
+func newSettler(write func(context.Context, []outcome) ([]settlement, error), settled func([]settlement), log zerolog.Logger) *settler {
+	return &settler{write: write, settled: settled, log: log, wake: make(chan struct{}, 1)}
+}
+
+// add queues an outcome.
+func (s *settler) add(o outcome) {
+	s.mu.Lock()
+	s.pending = append(s.pending, o)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// left returns how many outcomes are waiting to be written.
+func (s *settler) left() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.pending)
+}
+
+// run writes until ctx ends; drain, once closed, lets it return as soon as nothing is left.
+func (s *settler) run(ctx context.Context, drain <-chan struct{}) {
+	for {
+		select {
+		case <-s.wake:
+		case <-drain:
+			if s.left() == 0 {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+		if batch := s.take(); len(batch) > 0 {
+			s.settle(ctx, batch)
+		}
+	}
+}
+
+func (s *settler) take() []outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batch := s.pending
+	s.pending = nil
+	slices.SortFunc(batch, func(a, b outcome) int { return cmp.Compare(a.row.id, b.row.id) })
+	return batch
+}
+
+// settle writes a batch, however long the database is away. What it could not write before ctx
+// ended stays pending.
+func (s *settler) settle(ctx context.Context, batch []outcome) {
+	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
+		backoff.WithMaxInterval(3*time.Second), backoff.WithMaxElapsedTime(0))
+	for {
+		done, rest, err := s.attempt(ctx, batch)
+		if len(done) > 0 {
+			s.settled(done)
+		}
+		s.note(err, len(rest))
+		if len(rest) == 0 {
+			return
+		}
+		batch = rest
+		select {
+		case <-ctx.Done():
+			s.mu.Lock()
+			s.pending = append(s.pending, batch...)
+			s.mu.Unlock()
+			return
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+// attempt writes a batch. Where the database refuses it for what is in it, the batch is halved until
+// the offender is alone; that becomes a retry with the database's error. It returns what was settled, and
+// what has to wait with the error that says why.
+func (s *settler) attempt(ctx context.Context, batch []outcome) (done []settlement, rest []outcome, err error) {
+	done, err = s.write(ctx, batch)
+	switch {
+	case err == nil:
+		return done, nil, nil
+	case !isDataFault(err):
+		return nil, batch, err
+	case len(batch) == 1:
+		return s.refused(ctx, batch[0], err)
+	}
+	half := len(batch) / 2
+	done, rest, err = s.attempt(ctx, batch[:half])
+	if err != nil && !isDataFault(err) { // the database went away: the other half need not try
+		return done, append(rest, batch[half:]...), err
+	}
+	done2, rest2, err2 := s.attempt(ctx, batch[half:])
+	return append(done, done2...), append(rest, rest2...), cmp.Or(err, err2)
+}
+
+// refused turns an outcome that the database does not take into a retry with the database's error.
+func (s *settler) refused(ctx context.Context, o outcome, cause error) ([]settlement, []outcome, error) {
+	s.log.Error().Int64("event_id", o.row.id).Str("event_type", o.row.eventType).Stringer("outcome", o.result.Kind).
+		Err(cause).Msg("settle_refused")
+	retry := outcome{row: o.row, result: dispatch.Outcome{
+		Kind:  dispatch.Retry,
+		Error: dispatch.CleanError("outcome " + o.result.Kind.String() + " could not be written: " + cause.Error()),
+		Delay: offenderDelay,
+	}}
+	done, err := s.write(ctx, []outcome{retry})
+	if err != nil {
+		return nil, []outcome{o}, err
+	}
+	return done, nil, nil
+}
+
+// note logs when settling starts to fail and when it works again: once per change.
+func (s *settler) note(err error, waiting int) {
+	s.mu.Lock()
+	changed := s.failing != (err != nil)
+	s.failing = err != nil
+	s.mu.Unlock()
+	switch {
+	case !changed:
+	case err != nil:
+		s.log.Warn().Err(err).Int("waiting", waiting).Msg("settle_failing")
+	default:
+		s.log.Info().Msg("settle_recovered")
+	}
+}

@@ -1,0 +1,115 @@
+package poller
+
+import (
+	"slices"
+)
+
+// watermark says below which id no event can appear any more. Ids are drawn before they are
+// committed, so a fetch up to some id does not mean that everything below it has been seen.
+//
+// nextval holds a lock on the id sequence until its transaction ends. That gives an exact rule
+// (DESIGN §5): after a fetch that scanned up to M, read the transactions that hold the lock. When
+// all of them have ended, and a fetch that started afterwards has been taken in, the watermark is M.
+// Its states:
+//
+//	resting     nothing to prove: the cursor has not moved beyond the watermark
+//	waiting     M is chosen; some of the transactions that drew ids up to M are still open
+//	confirming  they have all ended; the next fetch that starts will see whatever they committed
+//
+// It is pure: the loop tells it about fetches and about the holders of the lock.
+type watermark struct {
+	low        int64               // no unseen event at or below this id
+	candidate  int64               // M, where it is not resting
+	holders    map[string]struct{} // waiting: transactions that have to end first
+	confirming bool
+}
+
+// fetched takes in a fetch that started after the last call of any of watermark's methods.
+func (w *watermark) fetched() {
+	if w.confirming {
+		w.low = max(w.low, w.candidate)
+		*w = watermark{low: w.low}
+	}
+}
+
+// wantsHolders reports whether it can use a reading of the holders now: the cursor has moved on, or it waits
+// for some of them to end.
+func (w *watermark) wantsHolders(cursor int64) bool {
+	return !w.confirming && (len(w.holders) > 0 || cursor > w.low)
+}
+
+// held takes in the transactions that hold the sequence's lock, read after a fetch that scanned up
+// to cursor had ended.
+func (w *watermark) held(cursor int64, now []string) {
+	if len(w.holders) == 0 { // resting: choose M
+		w.candidate = cursor
+		w.holders = make(map[string]struct{}, len(now))
+		for _, tx := range now {
+			w.holders[tx] = struct{}{}
+		}
+	} else {
+		for tx := range w.holders {
+			if !slices.Contains(now, tx) {
+				delete(w.holders, tx)
+			}
+		}
+	}
+	w.confirming = len(w.holders) == 0
+}
+
+// rewind takes the watermark back to id, because something below was found or may appear.
+func (w *watermark) rewind(id int64) {
+	if id < w.low {
+		*w = watermark{low: id}
+	} else if id < w.candidate {
+		*w = watermark{low: w.low}
+	}
+}
+
+// window remembers which ids above the watermark have been seen, so that an unpublished one that
+// has not is known as a late commit. The ids are sorted; it is as long as what was scanned
+// since the watermark, eight bytes an id.
+type window struct {
+	seen []int64
+}
+
+// add marks ids as seen. They come in rising order.
+func (w *window) add(ids ...int64) {
+	for _, id := range ids {
+		if n := len(w.seen); n == 0 || w.seen[n-1] < id {
+			w.seen = append(w.seen, id)
+		} else if i, found := slices.BinarySearch(w.seen, id); !found {
+			w.seen = slices.Insert(w.seen, i, id)
+		}
+	}
+}
+
+// late returns those of the ids that have not been seen, in rising order.
+func (w *window) late(ids []int64) []int64 {
+	var late []int64
+	i := 0
+	for _, id := range ids {
+		for i < len(w.seen) && w.seen[i] < id {
+			i++
+		}
+		if i == len(w.seen) || w.seen[i] != id {
+			late = append(late, id)
+		}
+	}
+	return late
+}
+
+// trim forgets the ids that a watermark has passed, and those above a cursor that went back.
+func (w *window) trim(watermark, cursor int64) {
+	from, found := slices.BinarySearch(w.seen, watermark)
+	if found {
+		from++
+	}
+	to, found := slices.BinarySearch(w.seen, cursor)
+	if found {
+		to++
+	}
+	if from > 0 || to < len(w.seen) {
+		w.seen = append(w.seen[:0], w.seen[from:max(from, to)]...)
+	}
+}
