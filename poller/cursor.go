@@ -1,9 +1,5 @@
 package poller
 
-import (
-	"slices"
-)
-
 // cursor is the forward position in the unpublished index: up to where it has been scanned, what is known
 // about late commits below, and how much to fetch next. It is pure.
 //
@@ -17,14 +13,19 @@ type cursor struct {
 	page      pageSize
 }
 
-// scanned takes in a fetch that was asked for limit rows after the position: the sequence's last value,
-// the unpublished ids between watermark and position, and the new rows' ids, both rising. It returns the
-// late commits among the first, and whether the page was short: nothing is left to fetch.
-//
-// taken is how many of the new rows the caller used; the rest did not fit and are scanned again.
-func (c *cursor) scanned(lastValue int64, below, new []int64, taken, limit int) (late []int64, short bool) {
+// late returns the late commits among the unpublished ids that a fetch found between watermark and position. They
+// come before the fetch's new rows: an event that was committed before a later one of its aggregate was even drawn can
+// be seen together with it. Take them in and call seen, or rewind.
+func (c *cursor) late(below []int64) []int64 { return c.window.late(below) }
+
+// seen marks late commits as taken in.
+func (c *cursor) seen(late []int64) { c.window.add(late...) }
+
+// scanned takes in a fetch whose late commits have been taken in: the sequence's last value, and the ids of
+// the new rows, rising, of which the caller used so many (the rest did not fit and are scanned again) and had
+// asked for limit. It reports whether the page was short: nothing is left to fetch.
+func (c *cursor) scanned(lastValue int64, new []int64, taken, limit int) (short bool) {
 	c.watermark.fetched()
-	late = c.window.late(below)
 	if taken > 0 {
 		c.window.add(new[:taken]...)
 		c.position = new[taken-1]
@@ -39,7 +40,7 @@ func (c *cursor) scanned(lastValue int64, below, new []int64, taken, limit int) 
 	}
 	c.window.trim(c.watermark.low, c.position)
 	c.page.after(short, limit)
-	return late, short
+	return short
 }
 
 // rewind takes the cursor back, so that the next fetch reads everything after id again.
@@ -48,9 +49,6 @@ func (c *cursor) rewind(id int64) {
 	c.watermark.rewind(id)
 	c.window.trim(c.watermark.low, c.position)
 }
-
-// seen marks late commits as taken in.
-func (c *cursor) seen(ids []int64) { c.window.add(slices.Sorted(slices.Values(ids))...) }
 
 // pageSize is how many rows a fetch asks for: few at first, twice as many after each full page, few again
 // after a short one, so that a backlog is read in large pages and a single event in a small one.

@@ -115,7 +115,7 @@ func (o *owner) hasRoom(rows, bytes int) bool {
 	return rows >= o.cursor.page.size()/2 || o.lanes.hungry()
 }
 
-// fetch reads a page and hands its rows to their lanes.
+// fetch reads a page and hands its rows to their lanes, late commits first.
 func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	byWake := o.woken.Swap(false)
 	polled := !byWake && !o.behind
@@ -124,17 +124,17 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	if err != nil {
 		return err
 	}
+	late := o.cursor.late(page.below)
+	if fits, err := o.takeLate(ctx, late, rows, bytes); !fits || err != nil {
+		return err
+	}
 	found := o.offer(page.rows)
+	o.startHandlers() // before anything else asks the database
 	ids := make([]int64, len(page.rows))
 	for i, r := range page.rows {
 		ids[i] = r.id
 	}
-	late, short := o.cursor.scanned(page.lastValue, page.below, ids, found.taken, limit)
-	o.behind = !short
-	o.startHandlers() // before anything else asks the database
-	if err := o.takeLate(ctx, late, rows, bytes); err != nil {
-		return err
-	}
+	o.behind = !o.cursor.scanned(page.lastValue, ids, found.taken, limit)
 	o.fallback.fetched(time.Now(), o.cfg.Listening())
 	o.judgeWakes(found.new+len(late), byWake || o.woken.Load(), polled)
 	return o.advanceWatermark(ctx)
@@ -165,27 +165,26 @@ func (o *owner) offer(rows []*row) (result offered) {
 	return result
 }
 
-// takeLate takes in ids that appeared below the cursor. A few are read by id; of many, or what does not fit, the
-// cursor goes back below the first.
-func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) error {
+// takeLate takes in ids that appeared below the cursor. A few are read by id. Of many, or what does not fit, the
+// cursor goes back below the first, and the page that they came with has to be fetched again.
+func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) (fits bool, err error) {
 	if len(late) == 0 {
-		return nil
+		return true, nil
 	}
 	if len(late) > min(o.cfg.MaxBatchSize, rows) {
 		o.goBack(late[0] - 1)
-		return nil
+		return false, nil
 	}
 	found, err := o.s.fetchByID(ctx, late, min(bytes, o.cfg.MaxBatchBytes))
 	if err != nil {
-		return err
+		return false, err
 	}
-	taken := o.offer(found).taken
-	o.startHandlers()
-	if taken < len(found) {
+	if taken := o.offer(found).taken; taken < len(found) {
 		o.goBack(found[taken].id - 1)
+		return false, nil
 	}
 	o.cursor.seen(late)
-	return nil
+	return true, nil
 }
 
 // goBack makes the next fetch start after id.
