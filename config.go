@@ -96,14 +96,35 @@ func (c Config) withDefaults() (Config, error) {
 			errs = append(errs, fmt.Errorf("DatabaseURL: %w", err))
 		}
 	}
-	if c.Ordering != PerAggregate && c.Ordering != NoOrdering {
-		errs = append(errs, fmt.Errorf("Ordering: %d is neither PerAggregate nor NoOrdering", c.Ordering))
-	}
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ConnectTimeout: %s is negative", c.ConnectTimeout))
 	}
 	if c.ConnectTimeout == 0 {
 		c.ConnectTimeout = DefaultConnectTimeout
 	}
+	if _, err := c.poller().WithDefaultNumbers(); err != nil {
+		errs = append(errs, err)
+	}
 	return c, errors.Join(errs...)
+}
+
+// poller is the part of the configuration that is the poller's.
+func (c Config) poller() poller.Config {
+	return poller.Config{
+		Ordering:             c.Ordering,
+		BatchSize:            c.BatchSize,
+		MaxBatchSize:         c.MaxBatchSize,
+		MaxBatchBytes:        c.MaxBatchBytes,
+		Concurrency:          c.Concurrency,
+		LaneCap:              c.LaneCap,
+		PollInterval:         c.PollInterval,
+		DegradedPollInterval: c.DegradedPollInterval,
+		ShutdownGrace:        c.ShutdownGrace,
+		Log:                  c.Log,
+	}
+}
+
+// dispatch is the part of the configuration that is the dispatcher's.
+func (c Config) dispatch() dispatch.Config {
+	return dispatch.Config{Retry: c.Retry, MaxAttempts: c.MaxAttempts, Timeout: c.HandlerTimeout, Log: c.Log}
 }

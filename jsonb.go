@@ -13,7 +13,8 @@ import (
 const (
 	maxIntegerDigits  = 131072
 	maxFractionDigits = 16383
-	// maxExponent is where numeric refuses an exponent even of zero (INT_MAX / 2 in its source).
+	// maxExponent is where numeric refuses an exponent even of zero: INT_MAX / 2 in the source of
+	// PostgreSQL 15, one more from 16 on.
 	maxExponent = math.MaxInt32 / 2
 	// maxDepth keeps far from max_stack_depth, which ends jsonb at 13,000 levels of objects with the default
 	// of 2 MB (PostgreSQL 15) and at a few hundred with the least, and from the 10,000 levels that

@@ -64,6 +64,10 @@ type SQLQuerier interface {
 // exists once tx commits, and never if it rolls back. With a pool or a connection outside a
 // transaction it is committed at once.
 //
+// Events of one aggregate are handled in the order of their ids, which is that of the Publish
+// calls, not of the commits. Where two transactions may write one aggregate at the same
+// time, lock it (its row, SELECT … FOR UPDATE) before publishing.
+//
 // A message that the database could not take is rejected with an [InvalidMessageError] before
 // anything is sent. An error of the database (errors.As with *pgconn.PgError) has
 // aborted the transaction: roll it back.
@@ -80,7 +84,7 @@ func PublishSQL(ctx context.Context, tx SQLQuerier, m Message) (int64, error) {
 }
 
 // PublishBatch writes events to the outbox in one round trip and returns their ids in the order
-// of the messages; they are handled in that order. It is all or nothing, outside a transaction too.
+// of the messages, which is a rising one. It is all or nothing, outside a transaction too.
 // If any message is invalid nothing is sent, and the [InvalidMessageError] names
 // each one's position. No messages are no error.
 //

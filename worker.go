@@ -46,7 +46,9 @@ func Permanent(err error) error { return dispatch.Permanent(err) }
 func RetryAfter(d time.Duration, err error) error { return dispatch.RetryAfter(d, err) }
 
 // Typed makes a handler of a function that takes the event's data as a T: see [dispatch.Typed].
-func Typed[T any](fn func(ctx context.Context, e *Event, data T) error) Handler { return dispatch.Typed(fn) }
+func Typed[T any](fn func(ctx context.Context, e *Event, data T) error) Handler {
+	return dispatch.Typed(fn)
+}
 
 // Migrate makes the schema of the outbox, or brings it up to date. It is safe when several processes call it at once.
 // databaseURL is a connection URL or a keyword=value string.
@@ -83,13 +85,8 @@ type Worker struct {
 // NewWorker returns a worker, or everything that is wrong with cfg. It does not connect.
 func NewWorker(cfg Config) (*Worker, error) {
 	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, fmt.Errorf("outbox: %w", err)
-	}
-	dispatcher, err := dispatch.New(dispatch.Config{
-		Retry: cfg.Retry, MaxAttempts: cfg.MaxAttempts, Timeout: cfg.HandlerTimeout, Log: cfg.Log,
-	})
-	if err != nil {
+	dispatcher, err2 := dispatch.New(cfg.dispatch())
+	if err := errors.Join(err, err2); err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
 	return &Worker{cfg: cfg, dispatcher: dispatcher, heard: make(chan struct{}), ready: make(chan struct{})}, nil
@@ -164,31 +161,20 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	err = p.Run(ctx)
 	stopListening()
 	others.Wait()
+	w.poller.Store(nil)
 	return err
 }
 
 // build joins the parts.
 func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error) {
 	var l *listener.Listener
-	p, err := poller.New(poller.Config{
-		Pool:                 db.pool,
-		Connect:              db.connectOwner,
-		Dispatch:             w.dispatcher.Dispatch,
-		Namespace:            db.facts.Namespace,
-		Sequence:             db.facts.Sequence,
-		Listening:            func() bool { return l.Healthy() },
-		Suspect:              func(reason string) { l.Suspect(reason) },
-		Ordering:             w.cfg.Ordering,
-		BatchSize:            w.cfg.BatchSize,
-		MaxBatchSize:         w.cfg.MaxBatchSize,
-		MaxBatchBytes:        w.cfg.MaxBatchBytes,
-		Concurrency:          w.cfg.Concurrency,
-		LaneCap:              w.cfg.LaneCap,
-		PollInterval:         w.cfg.PollInterval,
-		DegradedPollInterval: w.cfg.DegradedPollInterval,
-		ShutdownGrace:        w.cfg.ShutdownGrace,
-		Log:                  w.cfg.Log,
-	})
+	cfg := w.cfg.poller()
+	cfg.Pool, cfg.Connect = db.pool, db.connectOwner
+	cfg.Namespace, cfg.Sequence = db.facts.Namespace, db.facts.Sequence
+	cfg.Dispatch = w.dispatcher.Dispatch
+	cfg.Listening = func() bool { return l.Healthy() }
+	cfg.Suspect = func(reason string) { l.Suspect(reason) }
+	p, err := poller.New(cfg)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -73,8 +73,10 @@ type Config struct {
 	Log zerolog.Logger
 }
 
+// withDefaults fills in what is zero, and returns everything that is wrong.
 func (c Config) withDefaults() (Config, error) {
-	var errs []error
+	c, err := c.WithDefaultNumbers()
+	errs := []error{err}
 	require := func(there bool, field string) {
 		if !there {
 			errs = append(errs, fmt.Errorf("%s: is required", field))
@@ -87,6 +89,13 @@ func (c Config) withDefaults() (Config, error) {
 	require(c.Sequence != "", "Sequence")
 	require(c.Listening != nil, "Listening")
 	require(c.Suspect != nil, "Suspect")
+	return c, errors.Join(errs...)
+}
+
+// WithDefaultNumbers fills in the numbers and durations that are zero, and returns everything that is wrong with the
+// others. It is for a caller that wants to know before it has a database.
+func (c Config) WithDefaultNumbers() (Config, error) {
+	var errs []error
 	number := func(n *int, standard int, field string) {
 		if *n < 0 {
 			errs = append(errs, fmt.Errorf("%s: %d is negative", field, *n))
@@ -114,6 +123,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.DegradedPollInterval > c.PollInterval {
 		errs = append(errs, fmt.Errorf("DegradedPollInterval: %s is longer than PollInterval, %s", c.DegradedPollInterval, c.PollInterval))
+	}
+	if c.Ordering != PerAggregate && c.Ordering != None {
+		errs = append(errs, fmt.Errorf("Ordering: %d is neither PerAggregate nor None", c.Ordering))
 	}
 	return c, errors.Join(errs...)
 }

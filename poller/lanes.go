@@ -144,7 +144,7 @@ func (ls *lanes) done(r *row, failed bool) (reload bool) {
 	}
 	l := ls.lane(r.aggregate)
 	l.current = nil
-	if failed && ls.limits.holdBack {
+	if ls.limits.holdBack && (failed || r.state == due) {
 		l.held = r
 		ls.dropFrom(l, 0)
 	}
@@ -167,6 +167,10 @@ func (ls *lanes) abandon(r *row) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.forget(r)
+	if l, there := ls.byKey[r.aggregate]; there && l.held == r {
+		l.held = nil
+		ls.arrange(l)
+	}
 }
 
 // waitingReloads returns how many lanes want to be reloaded.
@@ -337,31 +341,26 @@ func (ls *lanes) forget(r *row) {
 
 func (ls *lanes) settle(s *settlement) {
 	ls.forget(s.row)
-	unblocks := s.row.state == due && ls.limits.holdBack && s.result.Kind != dispatch.Retry
 	l, there := ls.byKey[s.row.aggregate]
-	if !there {
-		if !unblocks {
-			return
-		}
-		l = ls.lane(s.row.aggregate)
-	}
-	failed := l.held == s.row
-	if failed {
+	holds := there && l.held == s.row
+	if holds {
 		l.held = nil
 	}
 	switch {
-	case failed && s.result.Kind == dispatch.Retry && s.applied:
+	case !s.applied:
+		// Somebody else settled it, or an earlier try whose answer was lost did. The database knows what it is now.
+		ls.passOver(ls.lane(s.row.aggregate), s.row.id)
+	case !holds:
+	case s.result.Kind == dispatch.Retry:
 		// From here on the database blocks what follows; what comes before it is another matter.
 		if l.more > s.row.id {
 			l.more = 0
 		}
-	case unblocks:
+		ls.arrange(l)
+	default:
 		// It blocked what follows, which was passed over without a trace, perhaps by another worker.
-		if l.more == 0 || s.row.id < l.more {
-			l.more = s.row.id + 1
-		}
+		ls.passOver(l, s.row.id+1)
 	}
-	ls.arrange(l)
 }
 
 // arrange puts a lane where its state says: on a ready list, among the reloads, or out of memory.

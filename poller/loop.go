@@ -8,7 +8,7 @@ import (
 // owner is the state of the fetch loop for one spell of ownership. Nothing of it survives into the next.
 type owner struct {
 	*Poller
-	s        *session
+	s        statements
 	cursor   cursor
 	retries  retries
 	sweep    sweep
@@ -17,11 +17,8 @@ type owner struct {
 	behind   bool // the last page was full: there is more to fetch
 }
 
-// loop fetches until ctx ends (nil) or the session is lost (its error).
-//
-// It is the only place that runs statements on the owner's session, one at a time, and takes in settlements
-// between them only. So whatever a statement returns is compared with what was in flight when it began.
-func (p *Poller) loop(ctx context.Context, s *session) error {
+// newOwner is the state at the start of a spell.
+func (p *Poller) newOwner(s statements) *owner {
 	o := &owner{
 		Poller:   p,
 		s:        s,
@@ -30,6 +27,15 @@ func (p *Poller) loop(ctx context.Context, s *session) error {
 		behind:   true, // the first scan starts at once, and from zero
 	}
 	o.retries.fromStart(time.Now())
+	return o
+}
+
+// loop fetches until ctx ends (nil) or the session is lost (its error).
+//
+// It is the only place that runs statements on the owner's session, one at a time, and takes in settlements
+// between them only. So whatever a statement returns is compared with what was in flight when it began.
+func (p *Poller) loop(ctx context.Context, s *session) error {
+	o := p.newOwner(s)
 	for ctx.Err() == nil {
 		o.takeSettled()
 		work, next := o.choose()
@@ -195,8 +201,8 @@ func (o *owner) goBack(id int64) {
 
 // judgeWakes compares who came first, notifications or the poll.
 func (o *owner) judgeWakes(events int, byWake, polled bool) {
-	if !byWake && !polled {
-		return // catching up says nothing about wakes
+	if !byWake && (!polled || !o.cfg.Listening()) {
+		return // catching up says nothing about wakes, nor does a listener that is known to be deaf
 	}
 	if o.fallback.found(events, byWake) {
 		o.cfg.Suspect("a poll found an event that no notification had announced")

@@ -15,7 +15,7 @@ import (
 
 // closePatience is how long closing a pool may take: it waits for connections that the test
 // has not given back.
-const closePatience = 10 * time.Second
+const closePatience = 5 * time.Second
 
 // DB is a test's own database.
 type DB struct {

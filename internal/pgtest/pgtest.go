@@ -1,7 +1,7 @@
 // Package pgtest gives every test a database of its own on a real PostgreSQL server.
 //
 // A test binary starts one private temporary server at the first use and migrates one
-// template database; each test gets a copy of it, which costs a few hundredths of a second.
+// template database; each test gets a copy of it, which costs one or two tenths of a second.
 // Call [Main] from TestMain, then [Database] in tests:
 //
 //	func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -1,10 +1,11 @@
 # The parent of a temporary PostgreSQL server. Usage: watchdog.sh BINDIR FOLDER CONF LOG
 #
-# Makes a folder of its own below FOLDER and a database cluster in it with CONF at the end of its
-# postgresql.conf, then obeys one command a line on standard input. Each of the three is
-# answered with a line on standard output: "done" or "failed", the first with the folder or the reason.
-# When its input ends, the server is stopped and the folder removed. LOG is the name of the
-# log file in the folder; without one, the server's log goes to standard error.
+# Makes a folder of its own below FOLDER and a database cluster in it with CONF at the end
+# of its postgresql.conf, then obeys one command a line on standard input. Each of the three
+# is answered with a line on standard output, "done" or "failed"; the first line also has the
+# folder or the reason. When its input ends, the server is stopped and the folder removed.
+# LOG is the name of the log file in the folder; without one, the server's log goes to
+# standard error.
 set -u
 bin=$1 conf=$3 log=$4
 server=

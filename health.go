@@ -1,0 +1,67 @@
+package outbox
+
+import (
+	"time"
+
+	"github.com/seed-9a365b49/outbox/listener"
+	"github.com/seed-9a365b49/outbox/poller"
+)
+
+// Health is what a worker knows about itself.
+type Health struct {
+	// Running is true from the moment that Run has found the database in order until it returns.
+	Running bool
+	// Owner is true while this worker fetches; false on a standby.
+	Owner bool
+	// Listening is true while notifications are known to arrive.
+	Listening bool
+	// Degraded is true while they are known not to arrive, and Reason says why. Events are then found by polling
+	// every [Config.DegradedPollInterval]: slower, not less.
+	Degraded bool
+	Reason   string
+	// InFlight is how many events have been fetched and not yet settled, Handling how many of them a handler is
+	// working on, Unsettled how many outcomes wait for the database.
+	InFlight, Handling, Unsettled int
+	// LastSweep is when the last complete walk over the unpublished events ended; zero on a standby.
+	LastSweep time.Time
+	// OldestPending is the age of the oldest event that could be handled and is not yet published, by its occurred_at,
+	// as of LastSweep.
+	OldestPending time.Duration
+	// Rescues counts events that only the sweep found. It should stay 0: see "Guarantees" in the README.
+	Rescues int64
+	// NotEnvelopes counts events whose payload was not an envelope.
+	NotEnvelopes int64
+	// Reconnects counts how often the listener has connected anew.
+	Reconnects int64
+}
+
+// Health returns a snapshot. It is cheap and asks nothing of the database.
+func (w *Worker) Health() Health {
+	p, l := w.poller.Load(), w.listener.Load()
+	if p == nil || l == nil {
+		return Health{Reason: "not running"}
+	}
+	return health(p.Stats(), l.State())
+}
+
+func health(p poller.Stats, l listener.State) Health {
+	h := Health{
+		Running:       true,
+		Owner:         p.Owner,
+		Listening:     l.Healthy,
+		Degraded:      l.Degraded,
+		Reason:        l.Reason,
+		InFlight:      p.InFlight,
+		Handling:      p.Handling,
+		Unsettled:     p.Unsettled,
+		LastSweep:     p.LastSweep,
+		OldestPending: p.OldestPending,
+		Rescues:       p.Rescues,
+		NotEnvelopes:  p.NotEnvelopes,
+		Reconnects:    l.Reconnects,
+	}
+	if p.Unannounced && !h.Degraded {
+		h.Degraded, h.Reason = true, "events arrive that no notification announced: is the trigger outbox_notify enabled?"
+	}
+	return h
+}
