@@ -4,12 +4,6 @@
 -- +goose Up
 SET LOCAL lock_timeout = '3s';
 
--- A row that had used up its attempts before it was adopted is a dead letter: infinity keeps
--- it out of FetchUnpublishedBatch and puts it where the operator looks.
-UPDATE events.outbox
-SET next_retry_at = 'infinity'
-WHERE published_at IS NULL AND retry_count >= 10 AND next_retry_at IS DISTINCT FROM 'infinity';
-
 -- +goose StatementBegin
 CREATE FUNCTION events.outbox_keep_published() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$

@@ -9,17 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 	"github.com/pressly/goose/v3"
-	"github.com/pressly/goose/v3/lock"
-
-	"github.com/seed-9a365b49/outbox/internal/pgnames"
 )
 
 //go:embed *.sql
@@ -32,20 +26,20 @@ const Latest = 8
 // so that a service that uses goose for its own tables shares nothing with it.
 const Table = "events.outbox_migrations"
 
-// lockTries is how often a DDL statement that found the table locked for 3 s (lock_timeout in the
+// lockTries is how often a statement that found the table locked for 3 s (lock_timeout in the
 // files) is tried again, so that a busy table does not fail a deployment.
 const lockTries = 5
 
-// ErrForeignTool is returned for a schema that another migration tool made from [SQL].
-var ErrForeignTool = errors.New("the outbox schema was applied by another migration tool; change it with that tool (`outbox migrate sql` prints the SQL)")
-
-// ErrNotMigrated is returned by [Down] and [DownAll] where there is nothing to take back.
-var ErrNotMigrated = errors.New("the outbox schema is not there: nothing to take back")
-
 // Up applies all migrations that are missing. It is safe when several processes call it at once:
 // they wait for one another for up to five minutes. A table events.outbox that was made by the
-// specification is adopted; one that differs is refused with the differences.
+// specification is adopted; one that differs is refused with the differences, and nothing is changed.
+//
+// config must lead to the server itself or a pooler in session mode: the wait is an advisory lock of the session.
 func Up(ctx context.Context, config *pgx.ConnConfig) error {
+	return upTrying(ctx, config, lockTries)
+}
+
+func upTrying(ctx context.Context, config *pgx.ConnConfig, tries int) error {
 	return session(ctx, config, func(ctx context.Context, db *sql.DB) error {
 		version, foreign, err := inspect(ctx, db)
 		if err != nil {
@@ -63,21 +57,31 @@ func Up(ctx context.Context, config *pgx.ConnConfig) error {
 		if err := createSchema(ctx, db); err != nil {
 			return err
 		}
-		for try := 1; ; try++ {
-			// A provider whose first call failed stays failed: a new one for each try.
-			provider, err := newProvider(db)
-			if err != nil {
-				return err
-			}
-			_, err = provider.Up(ctx)
-			if err == nil || try == lockTries || !isLockTimeout(err) {
-				return describe(err)
-			}
+		if err := apply(ctx, db, tries); err != nil {
+			_ = forget(ctx, db) // what it cannot remove is harmless, and the first error says why
+			return describe(err)
 		}
+		return nil
 	})
 }
 
-// Down takes back the newest applied migration and returns its name.
+// apply runs the migrations, again while the table is locked.
+func apply(ctx context.Context, db *sql.DB, tries int) error {
+	for try := 1; ; try++ {
+		// A provider whose first call failed stays failed: a new one for each try.
+		provider, err := newProvider(db)
+		if err != nil {
+			return err
+		}
+		_, err = provider.Up(ctx)
+		if err == nil || try == tries || !isLocked(err) {
+			return err
+		}
+	}
+}
+
+// Down takes back the newest applied migration and returns its name. With the oldest one go goose's record, and the schema
+// if it was made here and is empty.
 func Down(ctx context.Context, config *pgx.ConnConfig) (name string, err error) {
 	err = session(ctx, config, func(ctx context.Context, db *sql.DB) error {
 		name, err = down(ctx, db)
@@ -90,21 +94,43 @@ func Down(ctx context.Context, config *pgx.ConnConfig) (name string, err error) 
 // was adopted, goose's record, and the schema if it was made here and is empty.
 func DownAll(ctx context.Context, config *pgx.ConnConfig) error {
 	return session(ctx, config, func(ctx context.Context, db *sql.DB) error {
-		if _, err := down(ctx, db); err != nil {
-			return err
-		}
-		for {
-			if _, err := down(ctx, db); errors.Is(err, ErrNotMigrated) {
-				break
-			} else if err != nil {
-				return err
+		_, err := down(ctx, db)
+		for err == nil {
+			if _, err = down(ctx, db); errors.Is(err, ErrNotMigrated) {
+				return nil
 			}
 		}
-		if _, err := db.ExecContext(ctx, "DROP TABLE IF EXISTS "+Table); err != nil {
-			return fmt.Errorf("drop %s: %w", Table, err)
-		}
-		return dropSchema(ctx, db)
+		return err
 	})
+}
+
+// down takes back the newest migration that goose has on record.
+func down(ctx context.Context, db *sql.DB) (string, error) {
+	version, foreign, err := inspect(ctx, db)
+	if err != nil {
+		return "", err
+	}
+	if foreign {
+		return "", fmt.Errorf("schema version %d: %w", version, ErrForeignTool)
+	}
+	if version == 0 {
+		if err := forget(ctx, db); err != nil { // what an interrupted Up left behind
+			return "", err
+		}
+		return "", ErrNotMigrated
+	}
+	if version > Latest {
+		return "", fmt.Errorf("schema version %d is newer than this build (%d): take it back with the build that made it", version, Latest)
+	}
+	provider, err := newProvider(db)
+	if err != nil {
+		return "", err
+	}
+	result, err := provider.Down(ctx)
+	if err != nil {
+		return "", describe(err)
+	}
+	return result.Source.Path, forget(ctx, db)
 }
 
 // Step is one migration and when it was applied (zero: it is pending).
@@ -114,7 +140,8 @@ type Step struct {
 	AppliedAt time.Time
 }
 
-// Status lists the migrations of this build, oldest first. It changes nothing in the database.
+// Status lists the migrations of this build, oldest first. It changes nothing in the database. For a schema that another
+// tool made it returns [ErrForeignTool] besides.
 func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
@@ -129,7 +156,8 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 	if foreign {
 		return steps, fmt.Errorf("schema version %d: %w", version, ErrForeignTool)
 	}
-	rows, err := db.QueryContext(ctx, "SELECT version_id, tstamp FROM "+Table+" WHERE is_applied")
+	// Goose's column has no time zone: it was written in the time zone of a session like this one.
+	rows, err := db.QueryContext(ctx, "SELECT version_id, tstamp::timestamptz FROM "+Table+" WHERE is_applied")
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", Table, err)
 	}
@@ -147,36 +175,6 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 	return steps, rows.Err()
 }
 
-// SQL returns the whole schema as one script for people with another migration tool. It cannot
-// run inside one transaction, since it builds indexes concurrently.
-func SQL() (string, error) {
-	steps, err := sources()
-	if err != nil {
-		return "", err
-	}
-	var script strings.Builder
-	script.WriteString("-- Schema of the outbox, version " + fmt.Sprint(Latest) + ". Do not wrap it in a transaction: it creates indexes concurrently.\n\nCREATE SCHEMA IF NOT EXISTS events;\n")
-	for _, step := range steps {
-		text, err := fs.ReadFile(files, step.Name)
-		if err != nil {
-			return "", err
-		}
-		up, _, _ := strings.Cut(string(text), "-- +goose Down")
-		script.WriteString("\n-- " + step.Name + "\n" + plain(up))
-	}
-	return script.String(), nil
-}
-
-var (
-	annotation = regexp.MustCompile(`(?m)^-- \+goose .*\n`)
-	setLocal   = regexp.MustCompile(`(?m)^SET LOCAL lock_timeout`)
-)
-
-// plain turns the Up part of one file into plain SQL. SET LOCAL has no effect outside a transaction.
-func plain(up string) string {
-	return setLocal.ReplaceAllString(annotation.ReplaceAllString(up, ""), "SET lock_timeout")
-}
-
 // sources lists the embedded files as steps not yet applied.
 func sources() ([]Step, error) {
 	names, err := fs.Glob(files, "*.sql")
@@ -190,135 +188,7 @@ func sources() ([]Step, error) {
 	return steps, nil
 }
 
-// session runs work while holding the migration lock, on a connection of its own. Goose's locker polls,
-// so a waiter holds no snapshot that CREATE INDEX CONCURRENTLY would have to wait for. The lock
-// also covers the schema, which goose's own use of it would not.
-func session(ctx context.Context, config *pgx.ConnConfig, work func(context.Context, *sql.DB) error) (err error) {
-	config = config.Copy()
-	config.RuntimeParams["application_name"] = "outbox/migrate"
-	db := stdlib.OpenDB(*config)
-	defer db.Close()
-	conn, err := db.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer conn.Close()
-	// A locker keeps its spent budget (goose before 3.30.1), so each call makes its own.
-	locker, err := lock.NewPostgresSessionLocker(lock.WithLockID(pgnames.MigrationLock), lock.WithLockTimeout(1, 300))
-	if err != nil {
-		return err
-	}
-	if err := locker.SessionLock(ctx, conn); err != nil {
-		return fmt.Errorf("wait for another process that migrates: %w", err)
-	}
-	defer func() {
-		// Closing the connection frees the lock as well; an error here changes nothing.
-		_ = locker.SessionUnlock(context.WithoutCancel(ctx), conn)
-	}()
-	return work(ctx, db)
-}
-
 func newProvider(db *sql.DB) (*goose.Provider, error) {
 	return goose.NewProvider(goose.DialectPostgres, db, files,
 		goose.WithTableName(Table), goose.WithDisableGlobalRegistry(true))
-}
-
-// down takes back the newest migration that goose has on record.
-func down(ctx context.Context, db *sql.DB) (string, error) {
-	version, foreign, err := inspect(ctx, db)
-	if err != nil {
-		return "", err
-	}
-	if foreign {
-		return "", fmt.Errorf("schema version %d: %w", version, ErrForeignTool)
-	}
-	if version == 0 {
-		return "", ErrNotMigrated
-	}
-	if version > Latest {
-		return "", fmt.Errorf("schema version %d is newer than this build (%d): take it back with the build that made it", version, Latest)
-	}
-	provider, err := newProvider(db)
-	if err != nil {
-		return "", err
-	}
-	result, err := provider.Down(ctx)
-	if err != nil {
-		return "", describe(err)
-	}
-	return result.Source.Path, nil
-}
-
-// inspect returns the version of the schema (0: none), and whether another tool made it.
-func inspect(ctx context.Context, db *sql.DB) (version int, foreign bool, err error) {
-	var function, table sql.NullString
-	err = db.QueryRowContext(ctx, "SELECT to_regprocedure('events.outbox_schema_version()')::text, to_regclass($1)::text", Table).Scan(&function, &table)
-	if err != nil {
-		return 0, false, fmt.Errorf("inspect the schema: %w", err)
-	}
-	if !function.Valid {
-		return 0, false, nil
-	}
-	if err := db.QueryRowContext(ctx, "SELECT events.outbox_schema_version()").Scan(&version); err != nil {
-		return 0, false, fmt.Errorf("read the schema version: %w", err)
-	}
-	return version, !table.Valid, nil
-}
-
-// schemaMark is the comment by which [DownAll] knows that the schema was made here.
-const schemaMark = "made by outbox migrate"
-
-func createSchema(ctx context.Context, db *sql.DB) error {
-	var there bool
-	if err := db.QueryRowContext(ctx, "SELECT to_regnamespace('events') IS NOT NULL").Scan(&there); err != nil {
-		return fmt.Errorf("look for the schema: %w", err)
-	}
-	if there { // CREATE SCHEMA would ask for a privilege that is not needed
-		return nil
-	}
-	if _, err := db.ExecContext(ctx, "CREATE SCHEMA events; COMMENT ON SCHEMA events IS '"+schemaMark+"'"); err != nil {
-		return describe(fmt.Errorf("create schema events: %w", err))
-	}
-	return nil
-}
-
-func dropSchema(ctx context.Context, db *sql.DB) error {
-	var empty bool
-	err := db.QueryRowContext(ctx, `SELECT EXISTS (
-		SELECT FROM pg_namespace n
-		WHERE n.nspname = 'events' AND obj_description(n.oid, 'pg_namespace') = $1
-		  AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = n.oid))`,
-		schemaMark).Scan(&empty)
-	if err != nil {
-		return fmt.Errorf("look at schema events: %w", err)
-	}
-	if !empty {
-		return nil
-	}
-	if _, err := db.ExecContext(ctx, "DROP SCHEMA events"); err != nil {
-		return fmt.Errorf("drop schema events: %w", err)
-	}
-	return nil
-}
-
-func isLockTimeout(err error) bool {
-	var pg *pgconn.PgError
-	return errors.As(err, &pg) && pg.Code == "55P03"
-}
-
-// describe adds what to do about the errors that an operator can meet.
-func describe(err error) error {
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return err
-	}
-	switch pg.Code {
-	case "55P03":
-		return fmt.Errorf("events.outbox stayed locked by other sessions; nothing of this migration was applied, try again when long transactions have ended: %w", err)
-	case "42501":
-		return fmt.Errorf("the role lacks a privilege: migrate as the owner of schema events, or as a role that may create it: %w", err)
-	case "55000":
-		return fmt.Errorf("%s (%s)", pg.Message, pg.Hint)
-	}
-	return err
 }

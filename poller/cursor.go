@@ -23,9 +23,13 @@ func (c *cursor) seen(late []int64) { c.window.add(late...) }
 
 // scanned takes in a fetch whose late commits have been taken in: the sequence's last value, and the ids of
 // the new rows, rising, of which the caller used so many (the rest did not fit and are scanned again) and had
-// asked for limit. It reports whether the page was short: nothing is left to fetch.
+// asked for limit. It reports whether the page was short: nothing is left to fetch. A sequence that was set back has
+// everything read again.
 func (c *cursor) scanned(lastValue int64, new []int64, taken, limit int) (short bool) {
-	c.watermark.fetched()
+	if c.watermark.fetched(lastValue) {
+		c.rewind(0)
+		return false
+	}
 	if taken > 0 {
 		c.window.add(new[:taken]...)
 		c.position = new[taken-1]
@@ -35,11 +39,8 @@ func (c *cursor) scanned(lastValue int64, new []int64, taken, limit int) (short 
 		// An id that the sequence never gave out must not carry the cursor over those that it will give out.
 		c.position = min(c.position, lastValue)
 	}
-	if c.position < c.watermark.low { // setval backwards
-		c.watermark.rewind(c.position)
-	}
 	c.window.trim(c.watermark.low, c.position)
-	c.page.after(short, limit)
+	c.page.after(limit, short, taken < len(new))
 	return short
 }
 
@@ -50,19 +51,30 @@ func (c *cursor) rewind(id int64) {
 	c.window.trim(c.watermark.low, c.position)
 }
 
-// pageSize is how many rows a fetch asks for: few at first, twice as many after each full page, few again
-// after a short one, so that a backlog is read in large pages and a single event in a small one.
+// pageSize is how many rows a fetch asks for: few at first, twice as many after each full page, few again after a short
+// one, so that a backlog is read in large pages and a single event in a small one. The fewer the rows, the more
+// bytes each may have: after a page that was cut because a row had more, it is a quarter, down to the one row that
+// always fits.
 type pageSize struct {
 	first, most int
-	current     int
+	current     int // 0: first
 }
 
-func (p *pageSize) size() int { return max(p.current, p.first) }
+func (p *pageSize) size() int {
+	if p.current == 0 {
+		return p.first
+	}
+	return p.current
+}
 
-func (p *pageSize) after(short bool, limit int) {
-	if short {
-		p.current = p.first
-	} else if limit >= p.size() {
-		p.current = min(p.size()*2, max(p.most, p.first))
+// after takes in a page of limit rows that was short, or cut.
+func (p *pageSize) after(limit int, short, cut bool) {
+	switch {
+	case cut:
+		p.current = max(1, limit/4)
+	case short:
+		p.current = 0
+	case limit >= p.size():
+		p.current = min(2*p.size(), p.most)
 	}
 }

@@ -367,11 +367,7 @@ func (ls *lanes) settle(s *settlement) {
 func (ls *lanes) arrange(l *lane) {
 	if len(l.queue) > 0 && l.current == nil && l.held == nil && !l.ready {
 		l.ready = true
-		if l.queue[0].state == due {
-			ls.retries.push(l)
-		} else {
-			ls.fresh.push(l)
-		}
+		ls.listFor(l.queue[0]).push(l)
 	}
 	if l.more != 0 && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id) {
 		ls.reloads[l] = struct{}{}
@@ -381,6 +377,14 @@ func (ls *lanes) arrange(l *lane) {
 	if len(l.queue) == 0 && l.more == 0 && l.current == nil && l.held == nil {
 		delete(ls.byKey, l.key)
 	}
+}
+
+// listFor returns the ready list of a lane with that head.
+func (ls *lanes) listFor(head *row) *readyList {
+	if head.state == due {
+		return &ls.retries
+	}
+	return &ls.fresh
 }
 
 func (ls *lanes) take() *row {
@@ -394,10 +398,14 @@ func (ls *lanes) take() *row {
 		}
 		l := list.pop()
 		l.ready = false
-		if len(l.queue) == 0 || l.current != nil || l.held != nil {
-			continue // it changed while it was on the list
+		if len(l.queue) == 0 {
+			continue // it was emptied while it was on the list
 		}
 		r := l.queue[0]
+		if list != ls.listFor(r) {
+			ls.arrange(l) // its head is another one than when it was put there
+			continue
+		}
 		l.queue[0] = nil
 		l.queue = l.queue[1:]
 		l.current = r

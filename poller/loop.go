@@ -2,6 +2,7 @@ package poller
 
 import (
 	"context"
+	"runtime"
 	"time"
 )
 
@@ -135,7 +136,8 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 		return err
 	}
 	found := o.offer(page.rows)
-	o.startHandlers() // before anything else asks the database
+	o.startHandlers()
+	runtime.Gosched() // let them run before this goroutine asks the database again
 	ids := make([]int64, len(page.rows))
 	for i, r := range page.rows {
 		ids[i] = r.id
@@ -156,7 +158,7 @@ type offered struct {
 func (o *owner) offer(rows []*row) (result offered) {
 	for _, r := range rows {
 		switch {
-		case r.state != pending || (r.blocked && o.lanes.limits.holdBack):
+		case !o.handleable(r):
 			// Retries have a query of their own. What they block is reloaded when they are settled.
 		case r.payload == nil && !o.lanes.covers(r.aggregate, r.id):
 			return result
@@ -171,8 +173,14 @@ func (o *owner) offer(rows []*row) (result offered) {
 	return result
 }
 
+// handleable reports whether a row was neither a retry nor behind one when it was read.
+func (o *owner) handleable(r *row) bool {
+	return r.state == pending && !(r.blocked && o.lanes.limits.holdBack)
+}
+
 // takeLate takes in ids that appeared below the cursor. A few are read by id. Of many, or what does not fit, the
-// cursor goes back below the first, and the page that they came with has to be fetched again.
+// cursor goes back below the first, and the page that they came with has to be fetched again. So it has where one cannot
+// be handled any more: the page is older than that, and what follows in it would overtake.
 func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) (fits bool, err error) {
 	if len(late) == 0 {
 		return true, nil
@@ -190,6 +198,12 @@ func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) (fi
 		return false, nil
 	}
 	o.cursor.seen(late)
+	for _, r := range found {
+		if !o.handleable(r) {
+			o.behind = true
+			return false, nil
+		}
+	}
 	return true, nil
 }
 

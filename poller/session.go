@@ -3,6 +3,7 @@ package poller
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -88,11 +89,16 @@ type page struct {
 	rows      []*row
 }
 
-// fetch reads a page of new rows after the cursor, of at most so many rows and bytes.
+// fetch reads a page of new rows after the cursor, of at most so many rows and bytes: each row may have its share. A
+// page of one row takes it whatever its size.
 func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
+	rowBytes := int64(maxBytes / limit)
+	if limit == 1 {
+		rowBytes = math.MaxInt64
+	}
 	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
 		found, err := s.queries.FetchPage(ctx, eventsdb.FetchPageParams{
-			Sequence: s.sequence, Watermark: c.watermark.low, Cursor: c.position, MaxBytes: int64(maxBytes), PageSize: int64(limit),
+			Sequence: s.sequence, Watermark: c.watermark.low, Cursor: c.position, RowBytes: rowBytes, PageSize: int64(limit),
 			HoldBack: s.holdBack,
 		})
 		rows := make([]row, len(found)) // one allocation; the rows of a page leave memory together

@@ -7,21 +7,19 @@ import "time"
 //
 // A walk goes up to the watermark in slices, each a range of ids and not a number of rows, since
 // the range bounds the time where the index is full of dead entries. The range adapts so that a slice takes a few
-// milliseconds. A walk that took under 50 ms starts again a second after it began; a longer one
-// rests for 20 times what it took. Slices rest in proportion, so the sweep takes at most a twentieth of
-// the time. It is pure.
+// milliseconds. After a slice the sweep rests for 19 times what it took, and a walk begins a second after
+// the last began at the earliest: a walk that takes under 50 ms is done every second, a longer one every 20 times what it
+// takes. It is pure.
 type sweep struct {
 	position int64 // where the walk has come to
 	span     int64 // ids in the next slice
 	next     time.Time
-	began    time.Time
-	spent    time.Duration
-	lastWalk time.Time // when the last complete walk ended
+	began    time.Time // the walk
 }
 
 const (
 	sweepInterval  = time.Second
-	sweepRest      = 20 // times what it took
+	sweepRest      = 20 // a slice takes one part in so many of the time
 	sweepFirstSpan = 10_000
 	sweepMinSpan   = 500
 	sweepMaxSpan   = 1 << 50
@@ -31,7 +29,7 @@ const (
 // slice returns the id range of the next slice: after < id ≤ upTo.
 func (s *sweep) slice(watermark int64, now time.Time) (after, upTo int64) {
 	if s.position == 0 {
-		s.began, s.spent = now, 0
+		s.began = now
 	}
 	if s.span == 0 {
 		s.span = sweepFirstSpan
@@ -41,24 +39,26 @@ func (s *sweep) slice(watermark int64, now time.Time) (after, upTo int64) {
 
 // swept takes in a slice up to upTo that took so long. It reports whether the walk is complete.
 func (s *sweep) swept(upTo, watermark int64, took time.Duration, now time.Time) (complete bool) {
-	s.position = upTo
-	s.spent += took
-	switch {
-	case took > 2*sweepSliceGoal:
-		s.span = max(s.span/2, sweepMinSpan)
-	case took < sweepSliceGoal/2:
-		s.span = min(s.span*2, sweepMaxSpan)
-	}
-	rest := now.Add((sweepRest - 1) * took)
+	s.adapt(upTo-s.position, took)
+	s.next = now.Add((sweepRest - 1) * took)
 	if upTo < watermark {
-		s.next = rest
+		s.position = upTo
 		return false
 	}
 	s.position = 0
-	s.lastWalk = now
-	s.next = s.began.Add(sweepInterval)
-	if s.spent >= sweepInterval/sweepRest {
-		s.next = now.Add((sweepRest - 1) * s.spent)
+	if earliest := s.began.Add(sweepInterval); s.next.Before(earliest) {
+		s.next = earliest
 	}
 	return true
+}
+
+// adapt chooses the span by how long so many ids took. Only a slice that was as long as the span says that a longer
+// one would do; a slice that took too long shrinks it at once, whatever it had grown to while nothing was unpublished.
+func (s *sweep) adapt(ids int64, took time.Duration) {
+	switch {
+	case took > 2*sweepSliceGoal:
+		s.span = max(ids/int64(took/sweepSliceGoal), sweepMinSpan)
+	case took < sweepSliceGoal/2 && ids == s.span:
+		s.span = min(s.span*2, sweepMaxSpan)
+	}
 }

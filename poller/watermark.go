@@ -9,7 +9,8 @@ import (
 //
 // nextval holds a lock on the id sequence until its transaction ends. That gives an exact rule
 // (DESIGN §5): after a fetch that scanned up to M, read the transactions that hold the lock. When
-// all of them have ended, and a fetch that started afterwards has been taken in, the watermark is M.
+// all of them have ended, and a fetch that started afterwards has been taken in, the watermark is M. M is never
+// above what the sequence had given out by then: an id that is not from the sequence proves nothing.
 // Its states:
 //
 //	resting     nothing to prove: the cursor has not moved beyond the watermark
@@ -19,30 +20,37 @@ import (
 // It is pure: the loop tells it about fetches and about the holders of the lock.
 type watermark struct {
 	low        int64               // no unseen event at or below this id
+	drawn      int64               // the sequence's last value at the last fetch
 	candidate  int64               // M, where it is not resting
 	holders    map[string]struct{} // waiting: transactions that have to end first
 	confirming bool
 }
 
-// fetched takes in a fetch that started after the last call of any of watermark's methods.
-func (w *watermark) fetched() {
-	if w.confirming {
-		w.low = max(w.low, w.candidate)
-		*w = watermark{low: w.low}
+// fetched takes in a fetch that started after the last call of any of watermark's methods, and the sequence's
+// last value then. It reports whether the sequence was set back: then nothing is known any more.
+func (w *watermark) fetched(lastValue int64) (setBack bool) {
+	if lastValue < w.drawn {
+		*w = watermark{drawn: lastValue}
+		return true
 	}
+	w.drawn = lastValue
+	if w.confirming {
+		*w = watermark{low: max(w.low, w.candidate), drawn: w.drawn}
+	}
+	return false
 }
 
 // wantsHolders reports whether it can use a reading of the holders now: the cursor has moved on, or it waits
 // for some of them to end.
 func (w *watermark) wantsHolders(cursor int64) bool {
-	return !w.confirming && (len(w.holders) > 0 || cursor > w.low)
+	return !w.confirming && (len(w.holders) > 0 || min(cursor, w.drawn) > w.low)
 }
 
 // held takes in the transactions that hold the sequence's lock, read after a fetch that scanned up
 // to cursor had ended.
 func (w *watermark) held(cursor int64, now []string) {
 	if len(w.holders) == 0 { // resting: choose M
-		w.candidate = cursor
+		w.candidate = min(cursor, w.drawn)
 		w.holders = make(map[string]struct{}, len(now))
 		for _, tx := range now {
 			w.holders[tx] = struct{}{}
@@ -60,9 +68,9 @@ func (w *watermark) held(cursor int64, now []string) {
 // rewind takes the watermark back to id, because something below was found or may appear.
 func (w *watermark) rewind(id int64) {
 	if id < w.low {
-		*w = watermark{low: id}
+		*w = watermark{low: id, drawn: w.drawn}
 	} else if id < w.candidate {
-		*w = watermark{low: w.low}
+		*w = watermark{low: w.low, drawn: w.drawn}
 	}
 }
 
@@ -84,15 +92,14 @@ func (w *window) add(ids ...int64) {
 	}
 }
 
-// late returns those of the ids that have not been seen, in rising order.
-func (w *window) late(ids []int64) []int64 {
-	var late []int64
-	i := 0
+// late returns those of the ids that have not been seen. Both are in rising order. It costs by how many are asked
+// for and not by how long the window is, which a publisher that stays open makes long.
+func (w *window) late(ids []int64) (late []int64) {
+	from := 0
 	for _, id := range ids {
-		for i < len(w.seen) && w.seen[i] < id {
-			i++
-		}
-		if i == len(w.seen) || w.seen[i] != id {
+		i, found := slices.BinarySearch(w.seen[from:], id)
+		from += i
+		if !found {
 			late = append(late, id)
 		}
 	}

@@ -7,7 +7,6 @@ package eventsdb
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
@@ -43,14 +42,14 @@ type FetchByIDRow struct {
 	AggregateType string
 	AggregateID   uuid.UUID
 	EventType     string
-	Payload       json.RawMessage
+	Payload       []byte
 	OccurredAt    pgtype.Timestamptz
 	RetryCount    int32
 	State         int32
 	Blocked       bool
 }
 
-// The rows of late commits, in the shape of FetchPage's new rows. Index: outbox_pkey.
+// The rows of late commits, in the shape of FetchPage's new rows. Index: outbox_unpublished_idx.
 func (q *Queries) FetchByID(ctx context.Context, arg FetchByIDParams) ([]FetchByIDRow, error) {
 	rows, err := q.db.Query(ctx, fetchByID, arg.MaxBytes, arg.HoldBack, arg.Ids)
 	if err != nil {
@@ -91,7 +90,7 @@ const fetchDue = `-- name: FetchDue :many
  LIMIT $3::bigint)
 UNION ALL
 SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
-       (SELECT (extract(epoch FROM n.next_retry_at - now()) * 1000000)::bigint
+       (SELECT (LEAST(extract(epoch FROM n.next_retry_at - now()), 31557600) * 1000000)::bigint
         FROM events.outbox n
         WHERE n.published_at IS NULL AND n.next_retry_at > now() AND n.next_retry_at < 'infinity'
         ORDER BY n.next_retry_at LIMIT 1)
@@ -112,7 +111,7 @@ type FetchDueRow struct {
 }
 
 // The aggregates with due retries after a position in (next_retry_at, id), and, as the last row with id 0, how
-// long until the next retry (NULL: none waits). Index: outbox_retry_due_idx.
+// long until the next retry (NULL: none waits), at most a year. Index: outbox_retry_due_idx.
 func (q *Queries) FetchDue(ctx context.Context, arg FetchDueParams) ([]FetchDueRow, error) {
 	rows, err := q.db.Query(ctx, fetchDue, arg.AfterTime, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -145,12 +144,13 @@ SELECT 0::int AS kind, COALESCE(pg_sequence_last_value($1::text::regclass), 0)::
        ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
        NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
 UNION ALL
-SELECT 1, l.id, '', '00000000-0000-0000-0000-000000000000'::uuid, '', NULL, NULL, 0, 0, false
-FROM events.outbox l
-WHERE l.published_at IS NULL AND l.id > $2::bigint AND l.id <= $3::bigint
+(SELECT 1, l.id, '', '00000000-0000-0000-0000-000000000000'::uuid, '', NULL, NULL, 0, 0, false
+ FROM events.outbox l
+ WHERE l.published_at IS NULL AND l.id > $2::bigint AND l.id <= $3::bigint
+ ORDER BY l.id)
 UNION ALL
 SELECT 2, p.id, p.aggregate_type, p.aggregate_id, p.event_type,
-       CASE WHEN p.state = 0 AND NOT p.blocked AND p.bytes_before < $4::bigint THEN p.payload END,
+       CASE WHEN p.state = 0 AND NOT p.blocked AND pg_column_size(p.payload) <= $4::bigint THEN p.payload END,
        p.occurred_at, p.retry_count, p.state, p.blocked
 FROM (
     SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.occurred_at, o.retry_count,
@@ -159,14 +159,11 @@ FROM (
            ($5::boolean AND EXISTS (
                SELECT FROM events.outbox b
                WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
-                 AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked,
-           sum(pg_column_size(o.payload)) OVER (ORDER BY o.id ROWS UNBOUNDED PRECEDING) - pg_column_size(o.payload) AS bytes_before
-    FROM (
-        SELECT id, aggregate_type, aggregate_id, event_type, payload, occurred_at, published_at, retry_count, last_error, next_retry_at FROM events.outbox n
-        WHERE n.published_at IS NULL AND n.id > $3::bigint
-        ORDER BY n.id
-        LIMIT $6::bigint
-    ) o
+                 AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked
+    FROM events.outbox o
+    WHERE o.published_at IS NULL AND o.id > $3::bigint
+    ORDER BY o.id
+    LIMIT $6::bigint
 ) p
 `
 
@@ -174,7 +171,7 @@ type FetchPageParams struct {
 	Sequence  string
 	Watermark int64
 	Cursor    int64
-	MaxBytes  int64
+	RowBytes  int64
 	HoldBack  bool
 	PageSize  int64
 }
@@ -185,7 +182,7 @@ type FetchPageRow struct {
 	AggregateType string
 	AggregateID   uuid.UUID
 	EventType     string
-	Payload       json.RawMessage
+	Payload       []byte
 	OccurredAt    pgtype.Timestamptz
 	RetryCount    int32
 	State         int32
@@ -201,15 +198,16 @@ type FetchPageRow struct {
 //	blocked  an earlier event of the aggregate is in retry, due or not (outbox_retry_aggregate_idx);
 //	         never where hold_back is false (Ordering: None)
 //
-// One snapshot in three parts: the sequence's last value (kind 0), late commits (kind 1: ids only,
-// watermark < id <= cursor), and new rows (kind 2: id > cursor, in id order). A payload is left out where
-// the row cannot be handled now, or where the page is over its bytes (stored size). Index: outbox_unpublished_idx.
+// One snapshot in three parts: the sequence's last value (kind 0), late commits (kind 1: ids only, in their order,
+// watermark < id <= cursor), and new rows (kind 2: id > cursor, in id order). A payload is left out where the row cannot
+// be handled now, or where it is stored in more bytes than a row of this page may have: a running sum would bound the
+// page more exactly, and costs a wake 60 us of 300. Index: outbox_unpublished_idx.
 func (q *Queries) FetchPage(ctx context.Context, arg FetchPageParams) ([]FetchPageRow, error) {
 	rows, err := q.db.Query(ctx, fetchPage,
 		arg.Sequence,
 		arg.Watermark,
 		arg.Cursor,
-		arg.MaxBytes,
+		arg.RowBytes,
 		arg.HoldBack,
 		arg.PageSize,
 	)
@@ -291,7 +289,7 @@ type ReloadLanesRow struct {
 	OccurredAt pgtype.Timestamptz
 	RetryCount int32
 	State      int32
-	Payload    json.RawMessage
+	Payload    []byte
 	Delivered  []string
 	Dead       []string
 }
@@ -369,7 +367,7 @@ func (q *Queries) SequenceHolders(ctx context.Context, sequence string) ([]strin
 
 const sweepSlice = `-- name: SweepSlice :many
 SELECT s.id, s.aggregate_type, s.aggregate_id, s.next_retry_at,
-       (extract(epoch FROM now() - s.occurred_at) * 1000000)::float8 AS age_us
+       (CASE WHEN isfinite(s.occurred_at) THEN LEAST(GREATEST(extract(epoch FROM now() - s.occurred_at), 0), 3155760000) ELSE 0 END * 1000000)::float8 AS age_us
 FROM events.outbox s
 WHERE s.published_at IS NULL AND s.id > $1::bigint AND s.id <= $2::bigint
   AND (s.next_retry_at IS NULL OR s.next_retry_at <= now())
@@ -395,7 +393,7 @@ type SweepSliceRow struct {
 }
 
 // The rows of an id range that could be handled now: all of them should be covered by what the worker holds
-// in memory. Index: outbox_unpublished_idx.
+// in memory. Their age is at least 0 and at most a century, and 0 where occurred_at is infinite. Index: outbox_unpublished_idx.
 func (q *Queries) SweepSlice(ctx context.Context, arg SweepSliceParams) ([]SweepSliceRow, error) {
 	rows, err := q.db.Query(ctx, sweepSlice, arg.AfterID, arg.UpTo, arg.HoldBack)
 	if err != nil {

@@ -5,8 +5,6 @@
 package eventsdb
 
 import (
-	"encoding/json"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgtype"
 )
@@ -16,7 +14,7 @@ type Outbox struct {
 	AggregateType string
 	AggregateID   uuid.UUID
 	EventType     string
-	Payload       json.RawMessage
+	Payload       []byte
 	OccurredAt    pgtype.Timestamptz
 	PublishedAt   pgtype.Timestamptz
 	RetryCount    int32

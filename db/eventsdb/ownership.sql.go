@@ -124,6 +124,7 @@ const tuneSession = `-- name: TuneSession :one
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false) AS plan_cache_mode,
        set_config('enable_seqscan', 'off', false) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', false) AS enable_bitmapscan,
+       set_config('enable_sort', 'off', false) AS enable_sort,
        set_config('jit', 'off', false) AS jit
 `
 
@@ -131,11 +132,13 @@ type TuneSessionRow struct {
 	PlanCacheMode    string
 	EnableSeqscan    string
 	EnableBitmapscan string
+	EnableSort       string
 	Jit              string
 }
 
 // Settings of the owner's session, whose few statements must not depend on the state of the statistics: their plans are made
-// once, for any parameters, and read the index that each names.
+// once, for any parameters, perhaps while the table is empty and every plan looks as good, and read the index that each
+// names. Without sorting, an order comes from that index.
 func (q *Queries) TuneSession(ctx context.Context) (TuneSessionRow, error) {
 	row := q.db.QueryRow(ctx, tuneSession)
 	var i TuneSessionRow
@@ -143,6 +146,7 @@ func (q *Queries) TuneSession(ctx context.Context) (TuneSessionRow, error) {
 		&i.PlanCacheMode,
 		&i.EnableSeqscan,
 		&i.EnableBitmapscan,
+		&i.EnableSort,
 		&i.Jit,
 	)
 	return i, err

@@ -13,13 +13,13 @@ import (
 
 const markDeadBatch = `-- name: MarkDeadBatch :exec
 UPDATE events.outbox o
-SET retry_count = GREATEST(o.retry_count + 1, 10),
+SET retry_count = GREATEST(LEAST(o.retry_count, 2147483646) + 1, 10),
     last_error = r.last_error,
     next_retry_at = 'infinity'
 FROM (
-    SELECT unnest($1::bigint[]) AS id,
-           unnest($2::int[]) AS retry_count,
-           unnest($3::text[]) AS last_error
+    SELECT unnest((SELECT $1::bigint[])) AS id,
+           unnest((SELECT $2::int[])) AS retry_count,
+           unnest((SELECT $3::text[])) AS last_error
 ) r
 WHERE o.id = r.id AND o.retry_count = r.retry_count AND COALESCE(o.published_at, 'infinity') = 'infinity'
 `
@@ -30,7 +30,7 @@ type MarkDeadBatchParams struct {
 	LastErrors  []string
 }
 
-// GREATEST: the specification finds a dead letter by retry_count >= 10.
+// GREATEST: the specification finds a dead letter by retry_count >= 10. A count at the end of its type stays there.
 func (q *Queries) MarkDeadBatch(ctx context.Context, arg MarkDeadBatchParams) error {
 	_, err := q.db.Exec(ctx, markDeadBatch, arg.Ids, arg.RetryCounts, arg.LastErrors)
 	return err
@@ -40,13 +40,16 @@ const markPublishedBatch = `-- name: MarkPublishedBatch :exec
 
 UPDATE events.outbox
 SET published_at = now()
-WHERE id = ANY ($1::bigint[]) AND COALESCE(published_at, 'infinity') = 'infinity'
+WHERE id = ANY ((SELECT $1::bigint[])::bigint[]) AND COALESCE(published_at, 'infinity') = 'infinity'
 `
 
 // The outcomes of events, many at a time. Index: outbox_pkey throughout. published_at IS NULL and the fetched
-// retry_count are guards: a settle whose commit is unknown can be repeated. The first is written with COALESCE so that
-// no partial index on published_at IS NULL matches it: where statistics are old, the planner takes such an index
-// for nearly empty and reads all of it.
+// retry_count are guards: a settle whose commit is unknown can be repeated.
+//
+// These run on pooled sessions, whose planner settings are not ours, and two things keep the planner on that index. The first
+// guard is written with COALESCE, so that no partial index on published_at IS NULL matches it: where statistics are old,
+// the planner takes such an index for nearly empty and reads all of it. And an array comes from a (SELECT), so that the
+// planner does not see how long it is: for a thousand ids it would rather read the whole of a table of medium size.
 func (q *Queries) MarkPublishedBatch(ctx context.Context, ids []int64) error {
 	_, err := q.db.Exec(ctx, markPublishedBatch, ids)
 	return err
@@ -54,14 +57,14 @@ func (q *Queries) MarkPublishedBatch(ctx context.Context, ids []int64) error {
 
 const markRetryBatch = `-- name: MarkRetryBatch :many
 UPDATE events.outbox o
-SET retry_count = o.retry_count + 1,
+SET retry_count = LEAST(o.retry_count, 2147483646) + 1,
     last_error = r.last_error,
     next_retry_at = now() + r.delay_us * interval '1 microsecond'
 FROM (
-    SELECT unnest($1::bigint[]) AS id,
-           unnest($2::int[]) AS retry_count,
-           unnest($3::text[]) AS last_error,
-           unnest($4::bigint[]) AS delay_us
+    SELECT unnest((SELECT $1::bigint[])) AS id,
+           unnest((SELECT $2::int[])) AS retry_count,
+           unnest((SELECT $3::text[])) AS last_error,
+           unnest((SELECT $4::bigint[])) AS delay_us
 ) r
 WHERE o.id = r.id AND o.retry_count = r.retry_count AND COALESCE(o.published_at, 'infinity') = 'infinity'
 RETURNING o.id, o.next_retry_at
@@ -79,7 +82,7 @@ type MarkRetryBatchRow struct {
 	NextRetryAt pgtype.Timestamptz
 }
 
-// Delays are in microseconds.
+// Delays are in microseconds. A count at the end of its type stays there.
 func (q *Queries) MarkRetryBatch(ctx context.Context, arg MarkRetryBatchParams) ([]MarkRetryBatchRow, error) {
 	rows, err := q.db.Query(ctx, markRetryBatch,
 		arg.Ids,
@@ -109,9 +112,9 @@ const recordDeliveries = `-- name: RecordDeliveries :exec
 INSERT INTO events.outbox_delivery (outbox_id, subscriber, dead)
 SELECT r.outbox_id, r.subscriber, r.dead
 FROM (
-    SELECT unnest($1::bigint[]) AS outbox_id,
-           unnest($2::text[]) AS subscriber,
-           unnest($3::boolean[]) AS dead
+    SELECT unnest((SELECT $1::bigint[])) AS outbox_id,
+           unnest((SELECT $2::text[])) AS subscriber,
+           unnest((SELECT $3::boolean[])) AS dead
 ) r
 WHERE EXISTS (SELECT FROM events.outbox o WHERE o.id = r.outbox_id)
 ON CONFLICT (outbox_id, subscriber) DO UPDATE SET dead = EXCLUDED.dead, settled_at = now()

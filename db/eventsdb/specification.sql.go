@@ -74,7 +74,7 @@ SET published_at = NOW()
 WHERE id = $1 AND published_at IS NULL
 `
 
-// Index: outbox_pkey.
+// Index: outbox_pkey or outbox_unpublished_idx, which are as good here.
 func (q *Queries) MarkPublished(ctx context.Context, id int64) error {
 	_, err := q.db.Exec(ctx, markPublished, id)
 	return err
@@ -94,7 +94,7 @@ type MarkRetryParams struct {
 	ID        int64
 }
 
-// The delay is in microseconds; the clock is the database's. Index: outbox_pkey.
+// The delay is in microseconds; the clock is the database's. Index: as MarkPublished.
 func (q *Queries) MarkRetry(ctx context.Context, arg MarkRetryParams) error {
 	_, err := q.db.Exec(ctx, markRetry, arg.LastError, arg.DelayUs, arg.ID)
 	return err

@@ -36,8 +36,10 @@ SELECT pg_backend_pid();
 
 -- name: TuneSession :one
 -- Settings of the owner's session, whose few statements must not depend on the state of the statistics: their plans are made
--- once, for any parameters, and read the index that each names.
+-- once, for any parameters, perhaps while the table is empty and every plan looks as good, and read the index that each
+-- names. Without sorting, an order comes from that index.
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false) AS plan_cache_mode,
        set_config('enable_seqscan', 'off', false) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', false) AS enable_bitmapscan,
+       set_config('enable_sort', 'off', false) AS enable_sort,
        set_config('jit', 'off', false) AS jit;

@@ -10,13 +10,13 @@ ORDER BY id ASC
 LIMIT sqlc.arg(batch_size)::bigint;
 
 -- name: MarkPublished :exec
--- Index: outbox_pkey.
+-- Index: outbox_pkey or outbox_unpublished_idx, which are as good here.
 UPDATE events.outbox
 SET published_at = NOW()
 WHERE id = sqlc.arg(id) AND published_at IS NULL;
 
 -- name: MarkRetry :exec
--- The delay is in microseconds; the clock is the database's. Index: outbox_pkey.
+-- The delay is in microseconds; the clock is the database's. Index: as MarkPublished.
 UPDATE events.outbox
 SET retry_count = retry_count + 1,
     last_error = sqlc.arg(last_error)::text,

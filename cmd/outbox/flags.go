@@ -1,0 +1,143 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// The values of flags. Their errors are for people: pflag's own speak of strconv.
+
+// number is a whole number greater than zero.
+type number int
+
+func (n *number) String() string { return strconv.Itoa(int(*n)) }
+func (n *number) Type() string   { return "number" }
+
+func (n *number) Set(s string) error {
+	value, err := strconv.ParseInt(s, 10, 32)
+	if err != nil || value < 1 {
+		return fmt.Errorf("%q is not a whole number between 1 and %d", s, math.MaxInt32)
+	}
+	*n = number(value)
+	return nil
+}
+
+// duration is a time greater than zero.
+type duration time.Duration
+
+func (d *duration) String() string { return time.Duration(*d).String() }
+func (d *duration) Type() string   { return "duration" }
+
+func (d *duration) Set(s string) error {
+	value, err := time.ParseDuration(s)
+	if err != nil || value <= 0 {
+		return fmt.Errorf("%q is not a duration greater than zero, such as 250ms, 30s or 5m", s)
+	}
+	*d = duration(value)
+	return nil
+}
+
+// size is a number of bytes greater than zero, with or without a unit.
+type size int
+
+var sizeUnits = []struct {
+	name  string
+	bytes int
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"", 1}}
+
+func (z *size) String() string {
+	for _, unit := range sizeUnits {
+		if int(*z)%unit.bytes == 0 {
+			return strconv.Itoa(int(*z)/unit.bytes) + unit.name
+		}
+	}
+	return strconv.Itoa(int(*z))
+}
+
+func (z *size) Type() string { return "size" }
+
+func (z *size) Set(s string) error {
+	for _, unit := range sizeUnits {
+		digits, found := strings.CutSuffix(s, unit.name)
+		if !found {
+			continue
+		}
+		value, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 32)
+		if err != nil || value < 1 || value > int64(math.MaxInt32/unit.bytes) {
+			break
+		}
+		*z = size(int(value) * unit.bytes)
+		return nil
+	}
+	return fmt.Errorf("%q is not a size greater than zero and below 2GiB, such as 4MiB, 512KiB or 1048576", s)
+}
+
+// choice is one of some words. An empty one leaves the default.
+type choice struct {
+	value   string
+	options []string
+}
+
+func (c *choice) String() string { return c.value }
+func (c *choice) Type() string   { return strings.Join(c.options, "|") }
+
+func (c *choice) Set(s string) error {
+	word := strings.ToLower(s)
+	if word == "" {
+		return nil
+	}
+	if !slices.Contains(c.options, word) {
+		return fmt.Errorf("%q is not one of %s", s, strings.Join(c.options, ", "))
+	}
+	c.value = word
+	return nil
+}
+
+// choiceFlag adds a flag that takes one of some words, with their completion.
+func choiceFlag(cmd *cobra.Command, name, shorthand, standard, usage string, options ...string) *choice {
+	c := &choice{value: standard, options: options}
+	cmd.Flags().VarP(c, name, shorthand, usage)
+	complete := cobra.FixedCompletions(options, cobra.ShellCompDirectiveNoFileComp)
+	if err := cmd.RegisterFlagCompletionFunc(name, complete); err != nil {
+		panic(err) // registered twice: a slip in the code
+	}
+	return c
+}
+
+// flagError turns pflag's errors into usage errors. They are rebuilt from their parts, since a whole argument can contain
+// a password that landed there by a slip.
+func flagError(cmd *cobra.Command, err error) error {
+	see := ": see `" + cmd.CommandPath() + " --help`"
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if e.GetSpecifiedShortnames() != "" {
+			return usageErrorf("unknown flag -%s (long flags begin with two dashes)%s", e.GetSpecifiedName(), see)
+		}
+		return usageErrorf("unknown flag --%s%s", e.GetSpecifiedName(), see)
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usageErrorf("--%s needs a value%s", e.GetFlag().Name, see)
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return usageErrorf("--%s: %w", e.GetFlag().Name, valueError(err))
+	}
+	return usageErrorf("a flag is malformed%s", see)
+}
+
+// valueError returns what the flag's value says about an attempt to set it.
+func valueError(err error) error {
+	if e, ok := errors.AsType[*strconv.NumError](err); ok { // of pflag's own bool
+		return fmt.Errorf("%q is not true or false", e.Num)
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		return e.Unwrap()
+	}
+	return err
+}

@@ -1,0 +1,220 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/migrations"
+)
+
+func newMigrateCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "migrate",
+		Short: "Make, change and show the schema",
+		Long: `Make, change and show the schema: events.outbox, what keeps its rules, and the trigger that wakes the worker.
+
+Migrations need a direct address, not one of a transaction pooler.`,
+		Example: `  outbox migrate up            make the schema, or bring it up to date
+  outbox migrate status        which migrations are applied
+  outbox migrate sql           the SQL, for another migration tool`,
+	}, newMigrateUpCommand(a), newMigrateDownCommand(a), newMigrateStatusCommand(a), newMigrateSQLCommand(a))
+}
+
+// onDatabase is a command that works on the database's configuration.
+func onDatabase(a *app, cmd *cobra.Command, work func(ctx context.Context, config *pgx.ConnConfig) error) *cobra.Command {
+	var db databaseFlags
+	db.add(cmd)
+	cmd.Args = noArguments
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		addr, err := a.address(cmd, &db)
+		if err != nil {
+			return err
+		}
+		return addr.explain(work(cmd.Context(), addr.connConfig("migrate")))
+	}
+	return cmd
+}
+
+func newMigrateUpCommand(a *app) *cobra.Command {
+	return onDatabase(a, &cobra.Command{
+		Use:   "up",
+		Short: "Apply the migrations that are missing",
+		Long: `Apply the migrations that are missing. Several processes can do so at once: they wait for one another.
+
+A table events.outbox that was made by the specification is adopted as it is; one that differs is refused with the list
+of differences, and nothing is changed.`,
+		Example: `  outbox migrate up
+  outbox migrate up --database-url postgres://owner:secret@db.example.com/billing`,
+	}, func(ctx context.Context, config *pgx.ConnConfig) error {
+		before, err := migrations.Status(ctx, config)
+		foreign := errors.Is(err, migrations.ErrForeignTool)
+		if err != nil && !foreign {
+			return err
+		}
+		if err := migrations.Up(ctx, config); err != nil {
+			return err
+		}
+		if foreign {
+			return a.printf("up to date: version %d, applied by another migration tool\n", migrations.Latest)
+		}
+		after, err := migrations.Status(ctx, config)
+		if err != nil {
+			return err
+		}
+		return a.printApplied(before, after)
+	})
+}
+
+// printApplied prints the steps that are applied now and were not before.
+func (a *app) printApplied(before, after []migrations.Step) error {
+	news := false
+	for i, step := range after {
+		if step.AppliedAt.IsZero() || !before[i].AppliedAt.IsZero() {
+			continue
+		}
+		news = true
+		if err := a.printf("applied %s\n", step.Name); err != nil {
+			return err
+		}
+	}
+	if !news {
+		return a.printf("up to date: version %d\n", migrations.Latest)
+	}
+	return nil
+}
+
+func newMigrateDownCommand(a *app) *cobra.Command {
+	var all, yes bool
+	cmd := onDatabase(a, &cobra.Command{
+		Use:   "down",
+		Short: "Take back the newest migration, or all of them",
+		Long: `Take back the newest migration; with --all, everything that the migrations made. An adopted table stays.
+
+Where that drops events.outbox with every event in it, --yes has to confirm it. --all and --yes are not taken from
+the environment.`,
+		Example: `  outbox migrate down                take back the newest
+  outbox migrate down --all --yes    drop the outbox and all events`,
+	}, func(ctx context.Context, config *pgx.ConnConfig) error {
+		if all {
+			if !yes {
+				return usageErrorf("migrate down --all drops events.outbox and every event in it is lost: add --yes to confirm")
+			}
+			if err := migrations.DownAll(ctx, config); err != nil {
+				return err
+			}
+			return a.printf("took back everything\n")
+		}
+		if !yes {
+			if err := refuseLoss(ctx, config); err != nil {
+				return err
+			}
+		}
+		name, err := migrations.Down(ctx, config)
+		if err != nil {
+			return err
+		}
+		return a.printf("took back %s\n", name)
+	})
+	cmd.Flags().BoolVar(&all, "all", false, "take back all migrations")
+	cmd.Flags().BoolVar(&yes, "yes", false, "confirm that all events are lost")
+	onlyAsFlags(cmd.Flags(), "all", "yes")
+	return cmd
+}
+
+// refuseLoss returns an error where the oldest migration, which made the table, is the only one left to take back.
+func refuseLoss(ctx context.Context, config *pgx.ConnConfig) error {
+	steps, err := migrations.Status(ctx, config)
+	if err != nil {
+		return err
+	}
+	applied := 0
+	for _, step := range steps {
+		if !step.AppliedAt.IsZero() {
+			applied++
+		}
+	}
+	if applied == 1 {
+		return usageErrorf("migrate down would take back %s, which drops events.outbox, and every event in it is lost: add --yes to confirm", steps[0].Name)
+	}
+	return nil
+}
+
+func newMigrateStatusCommand(a *app) *cobra.Command {
+	return onDatabase(a, &cobra.Command{
+		Use:     "status",
+		Short:   "Show which migrations are applied",
+		Example: "  outbox migrate status",
+	}, func(ctx context.Context, config *pgx.ConnConfig) error {
+		steps, err := migrations.Status(ctx, config)
+		if errors.Is(err, migrations.ErrForeignTool) {
+			return a.printf("%s\n", oneLine(ctx, err))
+		}
+		if err != nil {
+			return explainPrivilege(err, config.User)
+		}
+		if err := writeSteps(a.stdout, steps); err != nil {
+			return fmt.Errorf("write to standard output: %w", err)
+		}
+		return refuseNewer(ctx, config, steps)
+	})
+}
+
+func writeSteps(w io.Writer, steps []migrations.Step) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VERSION\tNAME\tAPPLIED")
+	for _, step := range steps {
+		applied := "pending"
+		if !step.AppliedAt.IsZero() {
+			applied = step.AppliedAt.UTC().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%d\t%s\t%s\n", step.Version, step.Name, applied)
+	}
+	return table.Flush()
+}
+
+// refuseNewer returns an error where a newer build has applied migrations that this one does not know.
+func refuseNewer(ctx context.Context, config *pgx.ConnConfig, steps []migrations.Step) error {
+	if steps[len(steps)-1].AppliedAt.IsZero() {
+		return nil
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return err
+	}
+	defer closeConn(ctx, conn)
+	_, version, err := readSchema(ctx, eventsdb.New(conn))
+	if err == nil && version > migrations.Latest {
+		err = fmt.Errorf("%w: it has version %d; use a newer outbox", outbox.ErrNewerSchema, version)
+	}
+	return err
+}
+
+func newMigrateSQLCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "sql",
+		Short: "Print the whole schema as SQL, for another migration tool",
+		Long: `Print the whole schema as SQL, for people with another migration tool. It asks nothing of a database.
+
+The script builds indexes concurrently, so it cannot run inside one transaction. outbox recognises a schema that was made
+this way, and leaves it to the other tool.`,
+		Example: `  outbox migrate sql > db/migrations/0042_outbox.sql
+  outbox migrate sql | psql -v ON_ERROR_STOP=1 billing`,
+		Args: noArguments,
+		RunE: func(*cobra.Command, []string) error {
+			script, err := migrations.SQL()
+			if err != nil {
+				return err
+			}
+			return a.printf("%s", script)
+		},
+	}
+}

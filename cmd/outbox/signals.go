@@ -1,0 +1,31 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// interruptible returns a context that ends with the first SIGINT or SIGTERM. The second ends the process at once,
+// with exit code 1: what handlers are working on is delivered again.
+//
+// SIGPIPE, which kills a Go program that writes to a closed standard output, becomes an error of that
+// write. It is caught rather than ignored because child processes inherit an ignored signal.
+func interruptible(ctx context.Context, stderr io.Writer) context.Context {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+
+	ctx, cancel := context.WithCancel(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		fmt.Fprintln(stderr, "outbox: stopped at once by a second signal; what was being handled is delivered again")
+		os.Exit(exitFailure)
+	}()
+	return ctx
+}

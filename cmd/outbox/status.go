@@ -1,0 +1,305 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
+	"github.com/seed-9a365b49/outbox/migrations"
+)
+
+const (
+	// countAtMost is where counts stop.
+	countAtMost = 100_000
+	// statusTimeout bounds all questions together.
+	statusTimeout = 30 * time.Second
+	// closeTimeout bounds the closing of a connection.
+	closeTimeout = 3 * time.Second
+)
+
+func newStatusCommand(a *app) *cobra.Command {
+	var db databaseFlags
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what waits, what failed, what was published, and who works",
+		Long: `Show what waits, what failed, what was published, and who works.
+
+  pending    not published, never failed
+  retrying   failed, and tried again later; due: its time has come
+  dead       failed for good; kept until somebody acts
+
+Counts stop at 100,000 and say so ("100000+"), so that the answer comes at once however large the table is. What was
+published is counted among the newest events and those just below the backlog: nothing indexes published_at.`,
+		Example: `  outbox status
+  outbox status -o json | jq .pending`,
+		Args: noArguments,
+	}
+	db.add(cmd)
+	output := choiceFlag(cmd, "output", "o", "text", "how to print it", "text", "json")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		addr, err := a.address(cmd, &db)
+		if err != nil {
+			return err
+		}
+		s, err := readStatus(cmd.Context(), addr)
+		if err != nil {
+			return addr.explain(explainPrivilege(err, addr.config.ConnConfig.User))
+		}
+		write := writeStatus
+		if output.value == "json" {
+			write = writeStatusJSON
+		}
+		if err := write(a.stdout, s); err != nil {
+			return fmt.Errorf("write to standard output: %w", err)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// status is what `outbox status` shows. In JSON, counts that stopped are listed in at_least.
+type status struct {
+	Server        string `json:"server"`
+	Database      string `json:"database"`
+	Standby       bool   `json:"standby"` // of PostgreSQL: what is connected to the primary does not show here
+	SchemaVersion int32  `json:"schema_version"`
+	SchemaNeeded  int32  `json:"schema_needed"` // by this build
+
+	Owner     *ownerStatus `json:"owner"`
+	Standbys  int64        `json:"standbys"` // workers that would take over
+	Listeners int64        `json:"listeners"`
+
+	Pending             int64    `json:"pending"`
+	Due                 int64    `json:"due"`
+	Retrying            int64    `json:"retrying"`
+	Dead                int64    `json:"dead"`
+	PublishedLastMinute int64    `json:"published_last_minute"`
+	PublishedLastHour   int64    `json:"published_last_hour"`
+	OldestPending       *float64 `json:"oldest_pending_seconds"`
+
+	AtLeast []string `json:"at_least"`
+}
+
+// ownerStatus is the session that owns the outbox. What its role hides from ours is empty.
+type ownerStatus struct {
+	PID         int32  `json:"pid"`
+	User        string `json:"user"`
+	Application string `json:"application"`
+	Client      string `json:"client"` // empty over a Unix socket
+}
+
+func readStatus(ctx context.Context, addr *address) (*status, error) {
+	conn, err := addr.connect(ctx, "status")
+	if err != nil {
+		return nil, err
+	}
+	defer closeConn(ctx, conn)
+	ctx, cancel := context.WithTimeoutCause(ctx, statusTimeout, errors.New("status took too long"))
+	defer cancel()
+
+	s := &status{Server: addr.server(), SchemaNeeded: migrations.Latest, AtLeast: []string{}}
+	// One snapshot, so that an event on its way shows once.
+	options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, conn, options, func(tx pgx.Tx) error { return s.read(ctx, tx) })
+	return s, err
+}
+
+func (s *status) read(ctx context.Context, tx pgx.Tx) error {
+	queries := eventsdb.New(tx)
+	if _, err := queries.TuneTransaction(ctx); err != nil {
+		return fmt.Errorf("set up the transaction: %w", err)
+	}
+	there, version, err := readSchema(ctx, queries)
+	if err != nil {
+		return err
+	}
+	s.Database, s.Standby, s.SchemaVersion = there.Database, there.InRecovery, version
+	for _, read := range []func(context.Context, *eventsdb.Queries) error{s.readWorkers, s.readUnpublished, s.readPublished} {
+		if err := read(ctx, queries); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readSchema returns where the schema is, and its version.
+func readSchema(ctx context.Context, queries *eventsdb.Queries) (there eventsdb.SchemaThereRow, version int32, err error) {
+	if there, err = queries.SchemaThere(ctx); err != nil {
+		return there, 0, fmt.Errorf("look for the schema: %w", err)
+	}
+	if !there.Versioned {
+		return there, 0, fmt.Errorf("%w: database %q has no outbox; run `outbox migrate up`", outbox.ErrNotMigrated, there.Database)
+	}
+	if version, err = queries.SchemaVersion(ctx); err != nil {
+		return there, 0, fmt.Errorf("read the schema's version: %w", err)
+	}
+	return there, version, nil
+}
+
+func (s *status) readWorkers(ctx context.Context, queries *eventsdb.Queries) error {
+	sessions, err := queries.WorkerSessions(ctx, eventsdb.WorkerSessionsParams{
+		OwnerPrefix: pgnames.OwnerApplication, ListenerPrefix: pgnames.ListenerApplication,
+	})
+	if err != nil {
+		return fmt.Errorf("look for workers: %w", err)
+	}
+	s.Standbys, s.Listeners = sessions.OwnersAndStandbys, sessions.Listeners
+	owner, err := queries.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)})
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for the owner: %w", err)
+	}
+	s.Owner = &ownerStatus{PID: owner.Pid, User: owner.UserName, Application: owner.Application, Client: owner.Client}
+	s.Standbys = max(0, s.Standbys-1)
+	return nil
+}
+
+func (s *status) readUnpublished(ctx context.Context, queries *eventsdb.Queries) error {
+	const bound = countAtMost + 1 // one more says that there are more
+	unfailed, err := queries.CountUnfailed(ctx, bound)
+	if err != nil {
+		return fmt.Errorf("count pending events: %w", err)
+	}
+	s.Pending = s.count("pending", unfailed.Pending, unfailed.Scanned < bound)
+	failed, err := queries.CountFailed(ctx, bound)
+	if err != nil {
+		return fmt.Errorf("count failed events: %w", err)
+	}
+	s.Due = s.count("due", failed.Due, failed.Due < bound)
+	s.Retrying = s.count("retrying", failed.Retrying, failed.Retrying < bound)
+	s.Dead = s.count("dead", failed.Dead, failed.Dead < bound)
+	return nil
+}
+
+// readPublished counts what was published of late from the newest id down, and, where the backlog is longer than that
+// walk, from its foot down as well.
+func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries) error {
+	walk := func(below int64) (eventsdb.CountPublishedRow, error) {
+		row, err := queries.CountPublished(ctx, eventsdb.CountPublishedParams{Below: below, Bound: countAtMost})
+		if err != nil {
+			return row, fmt.Errorf("count published events: %w", err)
+		}
+		return row, nil
+	}
+	oldest, err := queries.OldestUnfailed(ctx, countAtMost)
+	backlog := !errors.Is(err, pgx.ErrNoRows)
+	if err != nil && backlog {
+		return fmt.Errorf("look for the oldest pending event: %w", err)
+	}
+	if backlog {
+		age := max(0, oldest.AgeS)
+		s.OldestPending = &age
+	}
+	w, err := walk(math.MaxInt64)
+	if err != nil {
+		return err
+	}
+	whole := w.Scanned < countAtMost
+	minute, minuteWhole := w.LastMinute, whole || w.BeforeMinute > 0
+	hour, hourWhole := w.LastHour, whole || w.BeforeHour > 0
+	if backlog && !hourWhole && oldest.ID < w.Lowest {
+		foot, err := walk(oldest.ID)
+		if err != nil {
+			return err
+		}
+		minute, hour = minute+foot.LastMinute, hour+foot.LastHour
+	}
+	s.PublishedLastMinute = s.count("published_last_minute", minute, minuteWhole)
+	s.PublishedLastHour = s.count("published_last_hour", hour, hourWhole)
+	return nil
+}
+
+// count cuts a count at countAtMost and notes whether there may be more.
+func (s *status) count(name string, n int64, whole bool) int64 {
+	if !whole || n > countAtMost {
+		s.AtLeast = append(s.AtLeast, name)
+	}
+	return min(n, countAtMost)
+}
+
+func writeStatusJSON(w io.Writer, s *status) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(s)
+}
+
+func writeStatus(w io.Writer, s *status) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
+	counted := func(name string, n int64) string {
+		text := strconv.FormatInt(n, 10)
+		for _, atLeast := range s.AtLeast {
+			if atLeast == name {
+				return text + "+"
+			}
+		}
+		return text
+	}
+	row("database", fmt.Sprintf("%s at %s", s.Database, s.Server))
+	row("schema", s.schema())
+	row("owner", s.owner())
+	row("standbys", strconv.FormatInt(s.Standbys, 10))
+	row("listeners", strconv.FormatInt(s.Listeners, 10))
+	row("pending", counted("pending", s.Pending))
+	row("  oldest", s.oldest())
+	row("retrying", counted("retrying", s.Retrying))
+	row("  due", counted("due", s.Due))
+	row("dead", counted("dead", s.Dead))
+	row("published, last minute", counted("published_last_minute", s.PublishedLastMinute))
+	row("published, last hour", counted("published_last_hour", s.PublishedLastHour))
+	return table.Flush()
+}
+
+func (s *status) schema() string {
+	switch {
+	case s.SchemaVersion < s.SchemaNeeded:
+		return fmt.Sprintf("version %d; this build needs %d: run `outbox migrate up`", s.SchemaVersion, s.SchemaNeeded)
+	case s.SchemaVersion > s.SchemaNeeded:
+		return fmt.Sprintf("version %d; this build knows %d: use a newer outbox", s.SchemaVersion, s.SchemaNeeded)
+	}
+	return fmt.Sprintf("version %d", s.SchemaVersion)
+}
+
+func (s *status) owner() string {
+	switch o := s.Owner; {
+	case o != nil && o.Client != "":
+		return fmt.Sprintf("connected: pid %d, user %s, from %s", o.PID, o.User, o.Client)
+	case o != nil:
+		return fmt.Sprintf("connected: pid %d, user %s", o.PID, o.User)
+	case s.Standby:
+		return "unknown: this server is a standby, ask the primary"
+	}
+	return "none: nobody delivers events, start `outbox run` or the service that embeds the worker"
+}
+
+func (s *status) oldest() string {
+	if s.OldestPending == nil {
+		return "none"
+	}
+	age := time.Duration(*s.OldestPending * float64(time.Second))
+	if age < time.Minute {
+		return age.Round(time.Millisecond).String()
+	}
+	return age.Round(time.Second).String()
+}
+
+// closeConn says goodbye to the server; what comes of it does not matter any more.
+func closeConn(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	_ = conn.Close(ctx)
+}

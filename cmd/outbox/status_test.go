@@ -1,0 +1,240 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgtest"
+)
+
+func statusOf(t *testing.T, db *pgtest.DB) *status {
+	t.Helper()
+	o := outboxOn(t, db, "status", "-o", "json").succeeds(t)
+	s := &status{}
+	decoder := json.NewDecoder(strings.NewReader(o.stdout))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(s); err != nil {
+		t.Fatalf("%v in %s", err, o.stdout)
+	}
+	return s
+}
+
+// everyState makes 2 pending, 3 due, 4 waiting and 5 dead events, and published ones of 30 s, 30 min and 2 h ago, 6, 7 and 8.
+const everyState = `
+	INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at, published_at, retry_count, next_retry_at)
+	SELECT 'invoice', gen_random_uuid(), 'E', '{}', now() - interval '3 h', now() - s.published_ago, s.retry_count, s.next_retry_at
+	FROM (VALUES (8, interval '2 h', 0, NULL), (7, interval '30 min', 0, NULL), (6, interval '30 s', 0, NULL),
+	             (5, NULL, 10, 'infinity'), (4, NULL, 1, now() + interval '1 h'), (3, NULL, 10, now() - interval '1 s'), (2, NULL, 0, NULL)
+	     ) AS s (n, published_ago, retry_count, next_retry_at), generate_series(1, s.n)`
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+
+	t.Run("counts events by state", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		execSQL(t, db, everyState)
+		s := statusOf(t, db)
+		if s.Pending != 2 || s.Retrying != 7 || s.Due != 3 || s.Dead != 5 || s.PublishedLastMinute != 6 || s.PublishedLastHour != 13 || len(s.AtLeast) != 0 {
+			t.Errorf("%+v", s)
+		}
+		if s.OldestPending == nil || *s.OldestPending < 3*3600 || *s.OldestPending > 4*3600 {
+			t.Errorf("oldest pending: %v", s.OldestPending)
+		}
+		if s.Database != db.Name || s.SchemaVersion != 8 || s.SchemaNeeded != 8 || s.Standby {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("of an empty outbox are all zero", func(t *testing.T) {
+		t.Parallel()
+		s := statusOf(t, pgtest.Database(t))
+		if s.Pending != 0 || s.Retrying != 0 || s.Due != 0 || s.Dead != 0 || s.PublishedLastHour != 0 || s.OldestPending != nil || s.Owner != nil || s.Listeners != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("an infinite occurred_at and one in the future do no harm", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		execSQL(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at)
+			SELECT 'a', gen_random_uuid(), 'E', '{}', at FROM unnest(ARRAY['infinity', '-infinity', now() + interval '1 h']::timestamptz[]) at`)
+		if s := statusOf(t, db); s.Pending != 3 || s.OldestPending == nil || *s.OldestPending != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+	t.Run("prints a table", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		execSQL(t, db, everyState)
+		o := outboxOn(t, db, "status").succeeds(t)
+		for _, line := range []string{
+			"database                " + db.Name + " at ", "schema                  version 8\n", "owner                   none: nobody delivers events",
+			"listeners               0\n", "pending                 2\n", "  oldest                3h0m0s\n", "retrying                7\n", "  due                   3\n",
+			"dead                    5\n", "published, last minute  6\n", "published, last hour    13\n",
+		} {
+			if !strings.Contains(o.stdout, line) {
+				t.Errorf("no %q in\n%s", line, o.stdout)
+			}
+		}
+	})
+	t.Run("shows the owner, its standby and who listens", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		startWorker(t, db, "--sink", "discard")
+		startWorker(t, db, "--sink", "discard")
+		s := statusOf(t, db)
+		if s.Owner == nil || s.Owner.PID == 0 || !strings.HasPrefix(s.Owner.Application, "outbox/owner") || s.Standbys != 1 || s.Listeners != 2 {
+			t.Errorf("owner %+v, %+v", s.Owner, s)
+		}
+		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "connected: pid ") {
+			t.Errorf("%s", o.stdout)
+		}
+	})
+	t.Run("counts stop at 100,000, and say so", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		// Published ones first, below a backlog that is longer than the walk from the newest event.
+		execSQL(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, published_at)
+			SELECT 'a', gen_random_uuid(), 'E', '{}', now() FROM generate_series(1, 10)`)
+		execSQL(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload)
+			SELECT 'a', gen_random_uuid(), 'E', '{}' FROM generate_series(1, 100001)`)
+		s := statusOf(t, db)
+		if s.Pending != 100_000 || s.PublishedLastMinute != 10 || s.PublishedLastHour != 10 {
+			t.Errorf("%+v", s)
+		}
+		if !slices.Equal(s.AtLeast, []string{"pending", "published_last_minute", "published_last_hour"}) {
+			t.Errorf("at least: %v", s.AtLeast)
+		}
+		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "pending                 100000+\n") {
+			t.Errorf("%s", o.stdout)
+		}
+	})
+}
+
+// What bounds `outbox status` is that each of its scans stops after so many rows of the index that it names.
+func TestStatusReadsIndexes(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	// No statistics, and ten times more rows than the bound below.
+	execSQL(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, published_at, next_retry_at)
+		SELECT 'a', gen_random_uuid(), 'E', '{}', CASE WHEN i % 4 = 0 THEN now() END,
+		       CASE WHEN i % 4 = 1 THEN 'infinity' WHEN i % 4 = 2 THEN now() END::timestamptz
+		FROM generate_series(1, 40000) i`)
+	const bound = 1000
+	for name, tt := range map[string]struct {
+		ask     func(context.Context, *eventsdb.Queries) error
+		indexes []string
+	}{
+		"CountUnfailed": {func(ctx context.Context, q *eventsdb.Queries) error {
+			_, err := q.CountUnfailed(ctx, bound)
+			return err
+		}, []string{"outbox_unpublished_idx"}},
+		// Any index over the events in retry will do for their number.
+		"CountFailed": {func(ctx context.Context, q *eventsdb.Queries) error {
+			_, err := q.CountFailed(ctx, bound)
+			return err
+		}, []string{"outbox_retry_due_idx", "outbox_retry_aggregate_idx"}},
+		"OldestUnfailed": {func(ctx context.Context, q *eventsdb.Queries) error {
+			_, err := q.OldestUnfailed(ctx, bound)
+			return err
+		}, []string{"outbox_unpublished_idx"}},
+		"CountPublished": {func(ctx context.Context, q *eventsdb.Queries) error {
+			_, err := q.CountPublished(ctx, eventsdb.CountPublishedParams{Below: math.MaxInt64, Bound: bound})
+			return err
+		}, []string{"outbox_pkey"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tx, err := db.Pool.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			if _, err := eventsdb.New(tx).TuneTransaction(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			e := &explainer{Tx: tx}
+			if err := tt.ask(t.Context(), eventsdb.New(e)); !errors.Is(err, errExplained) {
+				t.Fatal(err)
+			}
+			scans := 0
+			e.plan.walk(func(n planNode) {
+				if n.Relation != "outbox" {
+					return
+				}
+				scans++
+				if !slices.Contains(tt.indexes, n.Index) || n.Rows > bound {
+					t.Errorf("%s by %q reads %v rows", n.Type, n.Index, n.Rows)
+				}
+			})
+			if scans == 0 {
+				t.Error("the plan has no scan")
+			}
+		})
+	}
+}
+
+// explainer is a transaction in which the generated code's queries are explained instead of answered.
+type explainer struct {
+	pgx.Tx
+	plan planNode
+}
+
+// errExplained is what the generated code gets for an answer.
+var errExplained = errors.New("explained")
+
+func (e *explainer) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	var plans []struct{ Plan planNode }
+	if err := e.Tx.QueryRow(ctx, "EXPLAIN (ANALYZE, FORMAT JSON) "+sql, args...).Scan(&plans); err != nil {
+		return failedRow{err}
+	}
+	e.plan = plans[0].Plan
+	return failedRow{errExplained}
+}
+
+type failedRow struct{ err error }
+
+func (r failedRow) Scan(...any) error { return r.err }
+
+// planNode is a node of a plan.
+type planNode struct {
+	Type     string  `json:"Node Type"`
+	Relation string  `json:"Relation Name"`
+	Index    string  `json:"Index Name"`
+	Rows     float64 `json:"Actual Rows"`
+	Plans    []planNode
+}
+
+func (n *planNode) walk(visit func(planNode)) {
+	visit(*n)
+	for i := range n.Plans {
+		n.Plans[i].walk(visit)
+	}
+}
+
+func TestCount(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		n, want int64
+		whole   bool
+		atLeast string
+	}{
+		{5, 5, true, "[]"},
+		{5, 5, false, "[x]"},
+		{100_000, 100_000, true, "[]"},
+		{100_001, 100_000, true, "[x]"},
+	} {
+		s := &status{}
+		if got := s.count("x", tt.n, tt.whole); got != tt.want || fmt.Sprint(s.AtLeast) != tt.atLeast {
+			t.Errorf("%+v: %d, %v", tt, got, s.AtLeast)
+		}
+	}
+}

@@ -1,0 +1,251 @@
+package db_test
+
+import (
+	"errors"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
+	"github.com/seed-9a365b49/outbox/internal/pgtest"
+	"github.com/seed-9a365b49/outbox/internal/temppg"
+	"github.com/seed-9a365b49/outbox/migrations"
+)
+
+// documentedSQL returns the SQL of docs/roles.md by the headings that it stands under.
+func documentedSQL(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/roles.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := map[string]string{}
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		heading, body, _ := strings.Cut(section, "\n")
+		for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(body, -1) {
+			blocks[heading] += block[1]
+		}
+	}
+	return blocks
+}
+
+// as opens a session of a role.
+func as(t *testing.T, server *temppg.Server, database, role, application string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(server.URL(database))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.User = role
+	config.RuntimeParams["application_name"] = application
+	conn, err := pgx.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+// denied fails unless each statement is refused for want of a privilege.
+func denied(t *testing.T, conn *pgx.Conn, statements ...string) {
+	t.Helper()
+	for _, statement := range statements {
+		_, err := conn.Exec(t.Context(), statement)
+		var pg *pgconn.PgError
+		if !errors.As(err, &pg) || pg.Code != "42501" {
+			t.Errorf("%s: %v, want insufficient_privilege", statement, err)
+		}
+	}
+}
+
+func TestRoles(t *testing.T) {
+	t.Parallel()
+	const database = "postgres"
+	server := pgtest.Cluster(t) // a server of its own, for roles belong to all databases
+	documented := documentedSQL(t)
+
+	exec(t, as(t, server, database, "postgres", ""), documented["Roles"])
+	ofOwner := as(t, server, database, "outbox_owner", "")
+	if err := migrations.Up(t.Context(), ofOwner.Config()); err != nil {
+		t.Fatalf("the owner cannot migrate: %v", err)
+	}
+	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"])
+	publisher := as(t, server, database, "outbox_publisher", "")
+	worker := as(t, server, database, "outbox_worker", pgnames.OwnerApplication)
+	operator := as(t, server, database, "outbox_operator", "")
+	publish := func() int64 {
+		t.Helper()
+		return value[int64](t, publisher, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at)
+			VALUES ('order', '00000000-0000-0000-0000-000000000001', 'Placed', '{}', now()) RETURNING id`)
+	}
+
+	t.Run("the publisher publishes, and can do nothing else", func(t *testing.T) {
+		id := publish()
+		exec(t, publisher, "SELECT meta.namespace, outbox.occurred_at FROM events.outbox AS outbox, events.outbox_meta AS meta WHERE outbox.id = 1")
+		const insert = "INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, "
+		denied(t, publisher,
+			insert+"id) VALUES ('order', gen_random_uuid(), 'Placed', '{}', 4711)",
+			insert+"published_at) VALUES ('order', gen_random_uuid(), 'Placed', '{}', now())",
+			insert+"retry_count) VALUES ('order', gen_random_uuid(), 'Placed', '{}', 1)",
+			insert+"occurred_at) VALUES ('order', gen_random_uuid(), 'Placed', '{}', now()) RETURNING payload",
+			"SELECT payload FROM events.outbox",
+			"SELECT count(published_at) FROM events.outbox",
+			"UPDATE events.outbox SET payload = '{}'",
+			"DELETE FROM events.outbox",
+			"TRUNCATE events.outbox",
+			"SELECT setval('events.outbox_id_seq', 1)",
+			"SELECT * FROM events.outbox_delivery",
+			"UPDATE events.outbox_meta SET namespace = gen_random_uuid()",
+			"ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify",
+			"CREATE TABLE events.mine ()",
+		)
+		if n := value[int64](t, ofOwner, "SELECT count(*) FROM events.outbox WHERE id = $1 AND published_at IS NULL", id); n != 1 {
+			t.Errorf("%d events, want 1", n)
+		}
+	})
+
+	queries := eventsdb.New(worker)
+	ctx := t.Context()
+	runtime := map[string]func() error{
+		"SchemaThere":          func() error { return ignored(queries.SchemaThere(ctx)) },
+		"SchemaFacts":          func() error { return ignored(queries.SchemaFacts(ctx)) },
+		"NotifyTriggerEnabled": func() error { return ignored(queries.NotifyTriggerEnabled(ctx)) },
+		"Notify": func() error {
+			return queries.Notify(ctx, eventsdb.NotifyParams{Channel: pgnames.ReleaseChannel})
+		},
+		"TryOwn":       func() error { return ignored(queries.TryOwn(ctx, pgnames.OwnerLock)) },
+		"TuneSession":  func() error { return ignored(queries.TuneSession(ctx)) },
+		"SessionState": func() error { return ignored(queries.SessionState(ctx, 1)) },
+		"BackendPID":   func() error { return ignored(queries.BackendPID(ctx)) },
+		"FetchPage": func() error {
+			return ignored(queries.FetchPage(ctx, eventsdb.FetchPageParams{Sequence: sequence, PageSize: 10, HoldBack: true}))
+		},
+		"FetchByID": func() error {
+			return ignored(queries.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: []int64{1}, HoldBack: true}))
+		},
+		"ReloadLanes": func() error {
+			return ignored(queries.ReloadLanes(ctx, eventsdb.ReloadLanesParams{
+				HoldBack: true, PerLane: 1, AggregateTypes: []string{"order"}, AggregateIds: []uuid.UUID{{}}, FromIds: []int64{1},
+			}))
+		},
+		"FetchDue": func() error {
+			return ignored(queries.FetchDue(ctx, eventsdb.FetchDueParams{
+				AfterTime: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, PageSize: 1,
+			}))
+		},
+		"SweepSlice": func() error {
+			return ignored(queries.SweepSlice(ctx, eventsdb.SweepSliceParams{UpTo: 10, HoldBack: true}))
+		},
+		"SequenceHolders":       func() error { return ignored(queries.SequenceHolders(ctx, sequence)) },
+		"FetchUnpublishedBatch": func() error { return ignored(queries.FetchUnpublishedBatch(ctx, 50)) },
+		"MarkPublished":         func() error { return queries.MarkPublished(ctx, publish()) },
+		"MarkRetry":             func() error { return queries.MarkRetry(ctx, eventsdb.MarkRetryParams{ID: publish()}) },
+		"MarkPublishedBatch":    func() error { return queries.MarkPublishedBatch(ctx, []int64{publish()}) },
+		"MarkRetryBatch": func() error {
+			return ignored(queries.MarkRetryBatch(ctx, eventsdb.MarkRetryBatchParams{
+				Ids: []int64{publish()}, RetryCounts: []int32{0}, LastErrors: []string{"failed"}, DelaysUs: []int64{0},
+			}))
+		},
+		"MarkDeadBatch": func() error {
+			return queries.MarkDeadBatch(ctx, eventsdb.MarkDeadBatchParams{Ids: []int64{publish()}, RetryCounts: []int32{0}, LastErrors: []string{"failed"}})
+		},
+		"RecordDeliveries": func() error {
+			record := eventsdb.RecordDeliveriesParams{Ids: []int64{publish()}, Subscribers: []string{"mail"}, Dead: []bool{false}}
+			return errors.Join(queries.RecordDeliveries(ctx, record), queries.RecordDeliveries(ctx, record))
+		},
+	}
+	t.Run("the worker runs each of its queries", func(t *testing.T) {
+		for name, run := range runtime {
+			if err := run(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+
+	t.Run("a standby sees the owner's session as its own, and may end it", func(t *testing.T) {
+		standby := eventsdb.New(as(t, server, database, "outbox_worker", pgnames.OwnerApplication))
+		session := must(standby.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)}))(t)
+		if session.Pid != int32(worker.PgConn().PID()) || !session.Ours {
+			t.Errorf("%+v, want pid %d, ours", session, worker.PgConn().PID())
+		}
+		victim := as(t, server, database, "outbox_worker", "")
+		if ended := must(standby.TerminateSession(ctx, int32(victim.PgConn().PID())))(t); !ended {
+			t.Error("the session was not ended")
+		}
+		if released := must(queries.ReleaseOwnership(ctx, pgnames.OwnerLock))(t); !released {
+			t.Error("the ownership was not released")
+		}
+	})
+
+	t.Run("the worker can do nothing else", func(t *testing.T) {
+		denied(t, worker,
+			"INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')",
+			"UPDATE events.outbox SET payload = '{}'",
+			"UPDATE events.outbox SET id = 4711",
+			"DELETE FROM events.outbox",
+			"DELETE FROM events.outbox_delivery",
+			"SELECT nextval('events.outbox_id_seq')",
+			"SELECT * FROM "+migrations.Table,
+			"ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify",
+		)
+	})
+
+	t.Run("the worker is told which privilege it lacks, as the end of a GRANT", func(t *testing.T) {
+		if missing := must(queries.MissingPrivileges(ctx))(t); len(missing) > 0 {
+			t.Fatalf("missing: %q", missing)
+		}
+		for revoke, want := range map[string]string{
+			"SELECT ON events.outbox":                 "SELECT ON events.outbox",
+			"UPDATE (next_retry_at) ON events.outbox": "UPDATE ON events.outbox",
+			"SELECT ON events.outbox_delivery":        "SELECT ON events.outbox_delivery",
+			"INSERT ON events.outbox_delivery":        "INSERT ON events.outbox_delivery",
+			"UPDATE ON events.outbox_delivery":        "UPDATE ON events.outbox_delivery",
+			"SELECT ON SEQUENCE events.outbox_id_seq": "SELECT ON SEQUENCE events.outbox_id_seq",
+		} {
+			exec(t, ofOwner, "REVOKE "+revoke+" FROM outbox_worker")
+			missing := must(queries.MissingPrivileges(ctx))(t)
+			equal(t, "without "+revoke, missing, []string{want})
+			for _, privilege := range missing {
+				exec(t, ofOwner, "GRANT "+privilege+" TO outbox_worker")
+			}
+			equal(t, "granted again", must(queries.MissingPrivileges(ctx))(t), nil)
+		}
+	})
+
+	t.Run("the operator archives, redrives and discards, and can do nothing else", func(t *testing.T) {
+		id := publish()
+		if err := queries.RecordDeliveries(ctx, eventsdb.RecordDeliveriesParams{Ids: []int64{id}, Subscribers: []string{"mail"}, Dead: []bool{false}}); err != nil {
+			t.Fatal(err)
+		}
+		exec(t, operator, "UPDATE events.outbox SET next_retry_at = now() WHERE next_retry_at = 'infinity'")
+		if n := must(eventsdb.New(operator).ArchiveOldOutboxEvents(ctx, 0))(t); n == 0 {
+			t.Error("archived nothing")
+		}
+		exec(t, operator, "DELETE FROM events.outbox")
+		if n := value[int](t, ofOwner, "SELECT count(*) FROM events.outbox_delivery"); n != 0 {
+			t.Errorf("%d deliveries are left of discarded events", n)
+		}
+		denied(t, operator,
+			"UPDATE events.outbox SET published_at = now()",
+			"UPDATE events.outbox SET payload = '{}'",
+			"INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')",
+			"TRUNCATE events.outbox CASCADE",
+		)
+	})
+
+	t.Run("the owner takes it all back, but for the schema that the administrator made", func(t *testing.T) {
+		if err := migrations.DownAll(ctx, ofOwner.Config()); err != nil {
+			t.Fatal(err)
+		}
+		if n := value[int](t, ofOwner, "SELECT count(*) FROM pg_class WHERE relnamespace = 'events'::regnamespace"); n != 0 {
+			t.Errorf("%d relations are left", n)
+		}
+	})
+}

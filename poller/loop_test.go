@@ -1,0 +1,475 @@
+package poller
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"pgregory.net/rapid"
+
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/dispatch"
+)
+
+// TestLoopNeitherLosesNorReorders drives the fetch loop's steps against a database in memory. Publishers,
+// handlers and the settler act between any two steps and, since a statement's answer can be old
+// when it is taken in, also before and after each statement.
+func TestLoopNeitherLosesNorReorders(t *testing.T) {
+	t.Parallel()
+	for _, ordering := range []Ordering{PerAggregate, None} {
+		t.Run(map[Ordering]string{PerAggregate: "PerAggregate", None: "None"}[ordering], func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) {
+				w := newWorld(t, ordering)
+				for range 150 {
+					w.step()
+				}
+				w.finish()
+			})
+		})
+	}
+}
+
+// TestLoopSurvivesForeignIds adds what the watermark cannot know: ids that did not come from the sequence, and a
+// sequence that is set back. Order cannot be promised then; that nothing is lost and nothing is handled twice can.
+func TestLoopSurvivesForeignIds(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := newWorld(t, PerAggregate)
+		w.foreign = true
+		for range 150 {
+			w.step()
+		}
+		w.finish()
+	})
+}
+
+// world is one run: a database, a loop, and everything around it.
+type world struct {
+	*rapid.T
+	db    *table
+	loop  *owner
+	lanes *lanes
+
+	running   []*row
+	handled   []outcome    // not written
+	committed []settlement // written; the loop has not been told
+	unknown   []outcome    // written, but the answer was lost: they will be written again
+	fate      map[int64]dispatch.Kind
+
+	foreign  bool // ids that are not from the sequence
+	redriven bool // a person has redriven a dead letter
+	quiet    bool // nothing happens around the loop any more
+}
+
+const worldAggregates = 3
+
+func newWorld(t *rapid.T, ordering Ordering) *world {
+	cfg := Config{
+		Ordering:      ordering,
+		BatchSize:     rapid.IntRange(1, 3).Draw(t, "batch size"),
+		MaxBatchBytes: rapid.SampledFrom([]int{1, 5, 1000}).Draw(t, "batch bytes"),
+		Concurrency:   rapid.IntRange(1, 4).Draw(t, "concurrency"),
+		LaneCap:       rapid.IntRange(1, 3).Draw(t, "lane cap"),
+		Listening:     func() bool { return true },
+		Suspect:       func(string) {},
+		Log:           zerolog.Nop(),
+	}
+	cfg.MaxBatchSize = cfg.BatchSize + rapid.IntRange(0, 4).Draw(t, "batch growth")
+	w := &world{
+		T:    t,
+		db:   &table{holdBack: ordering == PerAggregate},
+		fate: map[int64]dispatch.Kind{},
+	}
+	w.lanes = newLanes(cfg.limits())
+	p := &Poller{cfg: cfg, log: cfg.Log, lanes: w.lanes, nudge: make(chan struct{}, 1)}
+	w.loop = p.newOwner(w)
+	return w
+}
+
+// step is one thing that the loop does, or that happens around it.
+func (w *world) step() {
+	switch below(12).Draw(w.T, "step") {
+	case 0:
+		return
+	case 1, 2, 3:
+		w.fetchPage()
+	case 4:
+		w.reloadLanes()
+	case 5:
+		w.lookForDue()
+	case 6:
+		w.sweepSlice()
+	case 7:
+		if below(10).Draw(w.T, "lose ownership") == 9 {
+			w.Log("lose ownership")
+			w.lanes.discard()
+			w.loop = w.loop.newOwner(w)
+		}
+	default:
+		w.happen()
+	}
+	w.check()
+}
+
+func (w *world) fetchPage() bool {
+	w.loop.takeSettled()
+	rows, bytes := w.lanes.room()
+	if rows <= 0 || bytes <= 0 {
+		return false
+	}
+	w.must(w.loop.fetch(context.Background(), rows, bytes))
+	w.Logf("fetched up to %d, watermark %d", w.loop.cursor.position, w.loop.cursor.watermark.low)
+	return true
+}
+
+func (w *world) reloadLanes() bool {
+	w.loop.takeSettled()
+	rows, bytes := w.lanes.room()
+	if rows <= 0 || bytes <= 0 || w.lanes.waitingReloads() == 0 {
+		return false
+	}
+	w.must(w.loop.reloadLanes(context.Background(), rows, bytes))
+	return true
+}
+
+func (w *world) lookForDue() bool {
+	w.loop.takeSettled()
+	if w.loop.retries.next.IsZero() {
+		return false
+	}
+	w.must(w.loop.lookForDue(context.Background()))
+	return true
+}
+
+func (w *world) sweepSlice() {
+	w.loop.takeSettled()
+	w.must(w.loop.sweepSlice(context.Background()))
+	if n := w.loop.stats.rescues.Load(); n > 0 && !w.foreign {
+		w.Fatalf("the sweep rescued %d events", n)
+	}
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// happen is one thing that does not come from the loop.
+func (w *world) happen() {
+	switch below(15).Draw(w.T, "happens") {
+	case 0:
+		return
+	case 1, 2:
+		if key := tableKey(1 + below(worldAggregates).Draw(w.T, "aggregate")); !w.db.writes(key) {
+			w.publish(w.db.begin(key))
+		}
+	case 3:
+		if tx := pick(w, w.db.open); tx != nil {
+			w.publish(tx)
+		}
+	case 4, 5:
+		if tx := pick(w, w.db.open); tx != nil {
+			w.Logf("%s commits", tx.name)
+			w.db.commit(tx)
+		}
+	case 6:
+		if tx := pick(w, w.db.open); tx != nil {
+			w.Logf("%s rolls back", tx.name)
+			w.db.rollback(tx)
+		}
+	case 7, 8:
+		w.start()
+	case 9, 10:
+		if r := pick(w, w.running); r != nil {
+			w.end(r, []dispatch.Kind{dispatch.Published, dispatch.Published, dispatch.Retry, dispatch.Dead}[below(4).Draw(w.T, "outcome")])
+		}
+	case 11:
+		w.write()
+	case 12:
+		w.report()
+	case 13:
+		w.db.now += int64(1 + below(10).Draw(w.T, "µs"))
+	case 14:
+		if w.foreign {
+			w.disturb()
+		} else {
+			w.redrive()
+		}
+	}
+}
+
+// below draws evenly from 0 to n-1; rapid's own ranges prefer small numbers.
+func below(n int) *rapid.Generator[int] {
+	if n == 1 {
+		return rapid.Just(0)
+	}
+	return rapid.Custom(func(t *rapid.T) (drawn int) {
+		for bit := 1; bit < n; bit <<= 1 {
+			if rapid.Bool().Draw(t, "bit") {
+				drawn |= bit
+			}
+		}
+		return drawn % n
+	})
+}
+
+// pick returns one of a list, the zero value of an empty one.
+func pick[T any](w *world, list []T) (one T) {
+	if len(list) == 0 {
+		return one
+	}
+	return list[below(len(list)).Draw(w.T, "which")]
+}
+
+func (w *world) publish(tx *transaction) {
+	id := w.db.draw(tx, 1+below(4).Draw(w.T, "size"))
+	w.Logf("%s draws %d of %d", tx.name, id, tx.key.ID[15])
+}
+
+// start lets a handler take an event, and checks that it may.
+func (w *world) start() bool {
+	r := w.lanes.next()
+	if r == nil {
+		return false
+	}
+	w.Logf("start %d of %d", r.id, r.aggregate.ID[15])
+	for _, other := range w.running {
+		if other.aggregate == r.aggregate {
+			w.Fatalf("event %d was started while %d of its aggregate was running", r.id, other.id)
+		}
+	}
+	known := w.db.record(r.id)
+	switch {
+	case known.published || known.retryCount != r.retryCount || w.db.state(known) > due:
+		w.Fatalf("event %d was started as it had been before it was settled", r.id)
+	case slices.ContainsFunc(w.unsettled(), func(o outcome) bool { return o.row.id == r.id }):
+		w.Fatalf("event %d was started again before its outcome was settled", r.id)
+	}
+	for _, earlier := range w.db.records {
+		if earlier.key != r.aggregate || earlier.id >= r.id || w.foreign {
+			continue
+		}
+		fate, settledOnce := w.fate[earlier.id]
+		if !settledOnce || (fate == dispatch.Retry && w.db.holdBack) {
+			w.Fatalf("event %d was started before %d of its aggregate (%s)", r.id, earlier.id, fate)
+		}
+	}
+	w.running = append(w.running, r)
+	return true
+}
+
+// end is the end of a handler.
+func (w *world) end(r *row, kind dispatch.Kind) {
+	w.Logf("end %d: %s", r.id, kind)
+	w.running = slices.DeleteFunc(w.running, func(other *row) bool { return other == r })
+	w.fate[r.id] = kind
+	o := outcome{row: r, result: dispatch.Outcome{Kind: kind}}
+	if kind == dispatch.Retry {
+		o.result.Delay = time.Duration(below(6).Draw(w.T, "delay")) * time.Microsecond
+	}
+	w.lanes.done(r, kind == dispatch.Retry)
+	w.handled = append(w.handled, o)
+}
+
+// write commits all outcomes that wait. Now and then one is refused and becomes a retry, or the answer is lost.
+func (w *world) write() {
+	batch := append(w.unknown, w.handled...)
+	w.unknown, w.handled = nil, nil
+	for i := range batch {
+		if below(10).Draw(w.T, "refused") == 9 {
+			batch[i].result = dispatch.Outcome{Kind: dispatch.Retry}
+			w.Logf("%d is refused", batch[i].row.id)
+		}
+	}
+	written := w.db.settle(batch)
+	if below(10).Draw(w.T, "answer lost") == 9 {
+		w.unknown = batch
+		w.Logf("%d written, answer lost", len(batch))
+		return
+	}
+	w.Logf("%d written", len(batch))
+	w.committed = append(w.committed, written...)
+}
+
+// report tells the loop what has been written.
+func (w *world) report() {
+	w.loop.settled.put(w.committed)
+	w.committed = nil
+}
+
+// unsettled returns the outcomes of which the loop has not taken in the settlement.
+func (w *world) unsettled() (list []outcome) {
+	list = slices.Concat(w.handled, w.unknown)
+	for _, s := range slices.Concat(w.committed, w.loop.settled.list) {
+		list = append(list, s.outcome)
+	}
+	return list
+}
+
+// redrive is a person who gives a dead letter another chance.
+func (w *world) redrive() {
+	for _, r := range w.db.records {
+		if !r.published && r.retryAt == deadLetter {
+			w.Logf("redrive %d", r.id)
+			r.retryAt = w.db.now
+			w.redriven = true
+			return
+		}
+	}
+}
+
+// disturb draws ids past the sequence, or sets it back.
+func (w *world) disturb() {
+	if rapid.Bool().Draw(w.T, "set back") {
+		w.db.lastValue = max(0, w.db.lastValue-int64(1+below(10).Draw(w.T, "by")))
+		w.Logf("sequence set back to %d", w.db.lastValue)
+		return
+	}
+	tx := w.db.begin(tableKey(1 + below(worldAggregates).Draw(w.T, "aggregate")))
+	id := w.db.lastValue + int64(2+below(20).Draw(w.T, "ahead"))
+	if !w.db.taken(id) {
+		w.Logf("foreign id %d", id)
+		w.db.insert(tx, id, 1)
+	}
+	w.db.commit(tx)
+}
+
+// finish lets everything come to rest, without the sweep where it should not be needed, and checks that nothing is left.
+func (w *world) finish() {
+	w.Log("finish")
+	w.quiet = true
+	for len(w.db.open) > 0 {
+		w.db.commit(w.db.open[0])
+	}
+	for polls, rounds := 0, 0; polls < 3; rounds++ {
+		if rounds > 10_000 {
+			w.Fatal("does not come to rest")
+		}
+		w.work()
+		w.check()
+		switch {
+		case w.reloadLanes():
+		case w.lookForDue() && w.lanes.waitingReloads() > 0:
+		case !w.fetchPage():
+			w.Fatal("nothing is in flight and there is no room")
+		case w.loop.behind || w.lanes.waitingReloads() > 0 || w.ready():
+		case w.advanceToNextRetry():
+			polls = 0
+		default:
+			polls++
+			if w.foreign || w.redriven {
+				w.sweepSlice()
+			}
+		}
+	}
+	for _, r := range w.db.records {
+		if !r.published && r.retryAt != deadLetter {
+			w.Fatalf("event %d of %d was lost", r.id, r.key.ID[15])
+		}
+	}
+	w.sweepSlice()
+	if low := w.loop.cursor.watermark.low; !w.foreign && low != w.loop.cursor.position {
+		w.Errorf("at rest the watermark is %d, the cursor %d", low, w.loop.cursor.position)
+	}
+	if ls := w.lanes; len(ls.byKey)+len(ls.inFlight)+len(ls.reloads)+ls.bytes+ls.running+ls.retrying != 0 {
+		w.Errorf("at rest something is left in the lanes: %+v", ls)
+	}
+}
+
+// work handles and settles whatever is in the lanes.
+func (w *world) work() {
+	for w.start() {
+	}
+	for len(w.running) > 0 {
+		w.end(w.running[0], dispatch.Published)
+		for w.start() {
+		}
+	}
+	w.committed = append(w.committed, w.db.settle(append(w.unknown, w.handled...))...)
+	w.unknown, w.handled = nil, nil
+	w.report()
+}
+
+// ready reports whether there is something for handlers.
+func (w *world) ready() bool { return w.lanes.startable() > 0 }
+
+// advanceToNextRetry moves the clock if a retry waits for its time, which the loop has to know.
+func (w *world) advanceToNextRetry() bool {
+	_, in, waits, _ := w.db.fetchDue(context.Background(), &w.loop.retries, 0)
+	if !waits {
+		return false
+	}
+	if w.loop.retries.next.IsZero() {
+		w.Fatal("a retry waits and the timer is not set")
+	}
+	w.db.now += in.Microseconds()
+	return true
+}
+
+// check compares the loop's memory with the world.
+func (w *world) check() {
+	c := &w.loop.cursor
+	if lowest := w.db.lowestOpen(); c.watermark.low >= lowest && !w.foreign {
+		w.Fatalf("watermark %d has passed %d, which is not committed", c.watermark.low, lowest)
+	}
+	checkLanes(w, w.lanes, w.running, w.unsettled())
+	for _, r := range w.db.records {
+		_, seen := slices.BinarySearch(c.window.seen, r.id)
+		seen = seen || r.id <= c.watermark.low
+		if seen && !r.published && w.db.state(r) == pending && !w.db.blocked(r.key, r.id) && !w.lanes.covers(r.key, r.id) && !w.foreign {
+			w.Fatalf("event %d was seen and is covered by nothing", r.id)
+		}
+	}
+}
+
+// between is what happens while a statement is on its way.
+func (w *world) between() {
+	if w.quiet {
+		return
+	}
+	for range below(4).Draw(w.T, "meanwhile") {
+		w.happen()
+	}
+}
+
+// The statements of the loop, each with something happening before it has its snapshot, and before its answer arrives.
+
+func (w *world) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (page, error) {
+	w.between()
+	defer w.between()
+	return w.db.fetch(ctx, c, limit, maxBytes)
+}
+
+func (w *world) fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error) {
+	w.between()
+	defer w.between()
+	return w.db.fetchByID(ctx, ids, maxBytes)
+}
+
+func (w *world) reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error) {
+	w.between()
+	defer w.between()
+	return w.db.reload(ctx, lanes, perLane, maxBytes)
+}
+
+func (w *world) fetchDue(ctx context.Context, r *retries, limit int) ([]dueRow, time.Duration, bool, error) {
+	w.between()
+	defer w.between()
+	return w.db.fetchDue(ctx, r, limit)
+}
+
+func (w *world) sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepSliceRow, error) {
+	w.between()
+	defer w.between()
+	return w.db.sweep(ctx, after, upTo)
+}
+
+func (w *world) holders(ctx context.Context) ([]string, error) {
+	w.between()
+	defer w.between()
+	return w.db.holders(ctx)
+}

@@ -1,0 +1,154 @@
+package poller
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestWatermark(t *testing.T) {
+	t.Parallel()
+	drawn := func(lastValue int64) *watermark { return &watermark{drawn: lastValue} }
+	t.Run("without holders it takes a fetch that starts after their reading", func(t *testing.T) {
+		t.Parallel()
+		w := drawn(10)
+		w.held(10, nil)
+		if w.low != 0 || w.wantsHolders(10) {
+			t.Errorf("before the fetch: %+v", w)
+		}
+		w.fetched(10)
+		if w.low != 10 || w.wantsHolders(10) {
+			t.Errorf("after the fetch: %+v", w)
+		}
+	})
+	t.Run("it waits for every transaction that held the sequence, and for no other", func(t *testing.T) {
+		t.Parallel()
+		w := drawn(10)
+		w.held(10, []string{"a", "b"})
+		for _, now := range [][]string{{"a", "b", "c"}, {"b", "c"}, {"a", "b"}} {
+			w.fetched(20)
+			w.held(20, now)
+			if w.confirming || w.low != 0 || !w.wantsHolders(20) {
+				t.Fatalf("with %v: %+v", now, w)
+			}
+		}
+		w.fetched(30)
+		w.held(30, []string{"c", "d"})
+		w.fetched(30)
+		if w.low != 10 {
+			t.Errorf("watermark %d", w.low)
+		}
+	})
+	t.Run("a name that comes back after its transaction has ended is another one", func(t *testing.T) {
+		t.Parallel()
+		w := drawn(10)
+		w.held(10, []string{"a", "b"})
+		w.held(10, []string{"b"})
+		w.held(10, []string{"a"})
+		w.fetched(10)
+		if w.low != 10 {
+			t.Errorf("watermark %d", w.low)
+		}
+	})
+	t.Run("it asks for holders only where the cursor has moved on", func(t *testing.T) {
+		t.Parallel()
+		w := watermark{low: 5, drawn: 9}
+		if w.wantsHolders(5) || !w.wantsHolders(6) {
+			t.Errorf("%+v", w)
+		}
+	})
+	t.Run("an id above what the sequence has given out proves nothing", func(t *testing.T) {
+		t.Parallel()
+		w := drawn(10)
+		w.held(1000, nil)
+		w.fetched(500)
+		if w.low != 10 || !w.wantsHolders(1000) {
+			t.Errorf("%+v", w)
+		}
+	})
+	t.Run("a sequence that was set back leaves nothing known", func(t *testing.T) {
+		t.Parallel()
+		for _, confirming := range []bool{false, true} {
+			w := watermark{low: 5, drawn: 10, candidate: 8, confirming: confirming}
+			if !w.fetched(9) || w.low != 0 || w.confirming {
+				t.Errorf("%+v", w)
+			}
+			if w.fetched(9) || w.fetched(10) {
+				t.Errorf("set back twice: %+v", w)
+			}
+		}
+	})
+	t.Run("rewinding gives up what it touches", func(t *testing.T) {
+		t.Parallel()
+		for _, tc := range []struct {
+			to, low    int64
+			confirming bool
+		}{{4, 4, false}, {5, 5, false}, {7, 5, false}, {8, 5, true}, {9, 5, true}} {
+			w := watermark{low: 5, drawn: 10, candidate: 8, confirming: true}
+			w.rewind(tc.to)
+			if w.low != tc.low || w.confirming != tc.confirming {
+				t.Errorf("to %d: %+v", tc.to, w)
+			}
+			w.fetched(10)
+			if want := tc.low; !tc.confirming && w.low != want {
+				t.Errorf("to %d, after a fetch: %+v", tc.to, w)
+			}
+		}
+	})
+}
+
+// TestWindow compares the window with a set.
+func TestWindow(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		ids := rapid.Custom(func(t *rapid.T) []int64 {
+			list := rapid.SliceOfNDistinct(rapid.Int64Range(1, 40), 0, 12, rapid.ID).Draw(t, "ids")
+			slices.Sort(list)
+			return list
+		})
+		var w window
+		model := map[int64]bool{}
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				list := ids.Draw(t, "add")
+				w.add(list...)
+				for _, id := range list {
+					model[id] = true
+				}
+			},
+			"late": func(t *rapid.T) {
+				list := ids.Draw(t, "asked")
+				var want []int64
+				for _, id := range list {
+					if !model[id] {
+						want = append(want, id)
+					}
+				}
+				if late := w.late(list); !slices.Equal(late, want) {
+					t.Fatalf("late %v, want %v", late, want)
+				}
+			},
+			"trim": func(t *rapid.T) {
+				low := rapid.Int64Range(0, 41).Draw(t, "watermark")
+				cursor := rapid.Int64Range(0, 41).Draw(t, "cursor")
+				w.trim(low, cursor)
+				for id := range model {
+					if id <= low || id > cursor {
+						delete(model, id)
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				if len(w.seen) != len(model) || !slices.IsSorted(w.seen) {
+					t.Fatalf("window %v, model %v", w.seen, model)
+				}
+				for _, id := range w.seen {
+					if !model[id] {
+						t.Fatalf("window %v, model %v", w.seen, model)
+					}
+				}
+			},
+		})
+	})
+}
