@@ -111,7 +111,7 @@ func (db *database) check(ctx context.Context, log zerolog.Logger) error {
 	there, err := queries.SchemaThere(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("reach the database: %w", err)
+		return explainPrivileges(fmt.Errorf("reach the database: %w", err))
 	case there.InRecovery:
 		return fmt.Errorf("%w: connect to the primary (with several hosts, add target_session_attrs=read-write)", ErrStandby)
 	case !there.Versioned && there.TableThere:
@@ -161,7 +161,7 @@ func (db *database) warn(ctx context.Context, queries *eventsdb.Queries, log zer
 func explainPrivileges(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "42501" {
-		return fmt.Errorf("%w: see \"Roles and privileges\" in the README: %w", ErrPrivileges, err)
+		return fmt.Errorf("%w: see docs/roles.md: %w", ErrPrivileges, err)
 	}
 	return err
 }

@@ -72,8 +72,10 @@ func TestDownAll(t *testing.T) {
 			left:  []string{"DROP TABLE events.audit", "DROP SCHEMA events"},
 		},
 		"removes what an interrupted first migration left behind": {
-			after: []string{"DROP FUNCTION events.outbox_schema_version()", "DROP TABLE events.outbox_delivery, events.outbox, events.outbox_meta",
-				"DROP FUNCTION events.outbox_notify, events.outbox_keep_published, events.outbox_keep_retry_count"},
+			after: []string{
+				"DROP FUNCTION events.outbox_schema_version()", "DROP TABLE events.outbox_delivery, events.outbox, events.outbox_meta",
+				"DROP FUNCTION events.outbox_notify, events.outbox_keep_published, events.outbox_keep_retry_count",
+			},
 		},
 	}
 	for name, c := range cases {

@@ -18,8 +18,9 @@ import (
 //	idle     nothing queued, nothing running, nothing passed over: the lane is forgotten
 //	ready    events are queued and none is being handled
 //	running  its head is being handled; the rest waits
-//	held     its head failed and the failure is not yet committed: nothing starts, everything offered is
-//	         passed over. Once committed, the database itself says that the head blocks what follows.
+//	held     its head failed, or was a retry, and what became of it is not yet committed: nothing starts, everything
+//	         offered is passed over. Until the loop knows the commit it cannot tell whether the database still
+//	         blocks what follows; then it can.
 //
 // In flight are the events that are queued, being handled, or handled and not yet settled. The fetch loop
 // applies settlements between its statements only, so no statement that began before a settlement
@@ -30,7 +31,8 @@ type lanes struct {
 	mu       sync.Mutex
 	byKey    map[aggregate]*lane
 	inFlight map[int64]struct{}
-	bytes    int
+	bytes    int       // in flight
+	queued   int       // events in the lanes' queues
 	fresh    readyList // lanes whose head never failed
 	retries  readyList // lanes whose head is a retry
 	running  int
@@ -53,8 +55,10 @@ type lane struct {
 	queue   []*row // waiting, in id order
 	more    int64  // lowest id passed over; 0: none
 	current *row   // being handled
-	held    *row   // failed, its failure not committed
+	held    *row   // handled, and holds the lane until the loop knows that its outcome is committed
 	ready   bool   // on a ready list
+	reload  bool   // among the reloads
+	single  [1]*row
 }
 
 func newLanes(l limits) *lanes {
@@ -71,24 +75,25 @@ func newLanes(l limits) *lanes {
 func (ls *lanes) offer(r *row) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.put(ls.lane(r.aggregate), r)
+	if !ls.flies(r.id) {
+		ls.put(ls.lane(r.aggregate), r)
+	}
 }
 
 // pass remembers that an event was left in the database, so that its lane reloads it in its turn.
 func (ls *lanes) pass(key aggregate, id int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if _, known := ls.inFlight[id]; known {
-		return
+	if !ls.flies(id) {
+		ls.passOver(ls.lane(key), id)
 	}
-	ls.passOver(ls.lane(key), id)
 }
 
 // covers reports whether an event that could be handled now is known: in flight, or left to its lane.
 func (ls *lanes) covers(key aggregate, id int64) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if _, known := ls.inFlight[id]; known {
+	if ls.flies(id) {
 		return true
 	}
 	l, there := ls.byKey[key]
@@ -101,10 +106,8 @@ func (ls *lanes) room() (rows, bytes int) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.running < ls.limits.concurrency && ls.fresh.empty() && ls.retries.empty() {
-		for len(ls.inFlight) > ls.limits.rows/2 || ls.bytes > ls.limits.bytes/2 {
-			if !ls.dropLongestTail() {
-				break
-			}
+		for ls.queued > 0 && (len(ls.inFlight) > ls.limits.rows/2 || ls.bytes > ls.limits.bytes/2) {
+			ls.dropLongestTail()
 		}
 	}
 	return ls.limits.rows - len(ls.inFlight), ls.limits.bytes - ls.bytes
@@ -117,8 +120,9 @@ func (ls *lanes) hungry() bool {
 	return ls.fresh.len()+ls.retries.len() < ls.limits.concurrency
 }
 
-// next hands out the head of a ready lane for handling, or nil. Retries take at most half the slots, and at
-// least every fourth where new events wait too, so that neither starves the other.
+// next hands out the head of a ready lane for handling, or nil. Retries take at most half the slots. Where new events
+// wait too, they are every second pick while they have less than a quarter of the slots, and every fourth from then
+// on, so that neither starves the other.
 func (ls *lanes) next() *row {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -142,15 +146,14 @@ func (ls *lanes) done(r *row, failed bool) (reload bool) {
 	if r.state == due {
 		ls.retrying--
 	}
-	l := ls.lane(r.aggregate)
+	l := r.lane
 	l.current = nil
 	if ls.limits.holdBack && (failed || r.state == due) {
 		l.held = r
 		ls.dropFrom(l, 0)
 	}
 	ls.arrange(l)
-	_, reload = ls.reloads[l]
-	return reload
+	return l.reload
 }
 
 // settled ends the flight of events whose outcome is committed. Only the fetch loop calls it, between statements.
@@ -167,7 +170,7 @@ func (ls *lanes) abandon(r *row) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.forget(r)
-	if l, there := ls.byKey[r.aggregate]; there && l.held == r {
+	if l := r.lane; l.held == r {
 		l.held = nil
 		ls.arrange(l)
 	}
@@ -190,7 +193,7 @@ func (ls *lanes) reloadable(n int) []reload {
 			break
 		}
 		list = append(list, reload{key: l.key, from: l.more})
-		l.more = 0 // what is passed over from now on is not part of the reload
+		l.more, l.reload = 0, false // what is passed over from now on is not part of the reload
 		delete(ls.reloads, l)
 	}
 	return list
@@ -213,9 +216,8 @@ func (ls *lanes) reloaded(req reload, rows []*row, limit int, blocked bool) {
 		return // settling the event that blocks reloads what follows it
 	}
 	for _, r := range rows {
-		_, known := ls.inFlight[r.id]
 		switch {
-		case known || r.state == dead:
+		case ls.flies(r.id) || r.state == dead:
 			continue
 		case r.state == waiting && ls.limits.holdBack:
 			return // it blocks the rest
@@ -245,7 +247,8 @@ func (ls *lanes) discard() {
 		for _, r := range l.queue {
 			ls.forget(r)
 		}
-		l.queue, l.more, l.ready = nil, 0, false
+		ls.queued -= len(l.queue)
+		l.queue, l.more, l.ready, l.reload = nil, 0, false, false
 		if l.current == nil && l.held == nil {
 			delete(ls.byKey, key)
 		}
@@ -265,34 +268,34 @@ func (ls *lanes) lane(key aggregate) *lane {
 	l, there := ls.byKey[key]
 	if !there {
 		l = &lane{key: key}
+		l.queue = l.single[:0] // most lanes never hold more
 		ls.byKey[key] = l
 	}
 	return l
 }
 
+func (ls *lanes) flies(id int64) bool {
+	_, flies := ls.inFlight[id]
+	return flies
+}
+
+// put queues a row that is not in flight, or passes it over.
 func (ls *lanes) put(l *lane, r *row) {
-	defer ls.arrange(l)
-	if _, known := ls.inFlight[r.id]; known {
-		return
-	}
-	if l.held != nil || (l.more != 0 && r.id >= l.more) {
-		ls.passOver(l, r.id)
-		return
-	}
 	at := len(l.queue)
 	for at > 0 && l.queue[at-1].id > r.id {
 		at-- // a late commit goes before what was drawn after it
 	}
-	if at == ls.limits.laneCap {
+	if l.held != nil || (l.more != 0 && r.id >= l.more) || at == ls.limits.laneCap {
 		ls.passOver(l, r.id)
 		return
 	}
 	l.queue = slices.Insert(l.queue, at, r)
+	r.lane = l
+	ls.queued++
 	ls.inFlight[r.id] = struct{}{}
 	ls.bytes += r.size()
-	if len(l.queue) > ls.limits.laneCap {
-		ls.dropFrom(l, ls.limits.laneCap)
-	}
+	ls.dropFrom(l, ls.limits.laneCap)
+	ls.arrange(l)
 }
 
 func (ls *lanes) passOver(l *lane, id int64) {
@@ -313,27 +316,25 @@ func (ls *lanes) dropFrom(l *lane, i int) {
 	for _, r := range l.queue[i:] {
 		ls.forget(r)
 	}
+	ls.queued -= len(l.queue) - i
 	clear(l.queue[i:])
 	l.queue = l.queue[:i]
 }
 
-func (ls *lanes) dropLongestTail() bool {
+// dropLongestTail halves the longest queue.
+func (ls *lanes) dropLongestTail() {
 	var longest *lane
 	for _, l := range ls.byKey {
 		if longest == nil || len(l.queue) > len(longest.queue) {
 			longest = l
 		}
 	}
-	if longest == nil || len(longest.queue) == 0 {
-		return false
-	}
 	ls.dropFrom(longest, len(longest.queue)/2)
 	ls.arrange(longest)
-	return true
 }
 
 func (ls *lanes) forget(r *row) {
-	if _, known := ls.inFlight[r.id]; known {
+	if ls.flies(r.id) {
 		delete(ls.inFlight, r.id)
 		ls.bytes -= r.size()
 	}
@@ -341,8 +342,8 @@ func (ls *lanes) forget(r *row) {
 
 func (ls *lanes) settle(s *settlement) {
 	ls.forget(s.row)
-	l, there := ls.byKey[s.row.aggregate]
-	holds := there && l.held == s.row
+	l := s.row.lane
+	holds := l.held == s.row
 	if holds {
 		l.held = nil
 	}
@@ -365,16 +366,21 @@ func (ls *lanes) settle(s *settlement) {
 
 // arrange puts a lane where its state says: on a ready list, among the reloads, or out of memory.
 func (ls *lanes) arrange(l *lane) {
-	if len(l.queue) > 0 && l.current == nil && l.held == nil && !l.ready {
+	free := l.current == nil && l.held == nil
+	if free && len(l.queue) > 0 && !l.ready {
 		l.ready = true
 		ls.listFor(l.queue[0]).push(l)
 	}
-	if l.more != 0 && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id) {
-		ls.reloads[l] = struct{}{}
-	} else {
-		delete(ls.reloads, l)
+	reload := l.more != 0 && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id)
+	if reload != l.reload {
+		l.reload = reload
+		if reload {
+			ls.reloads[l] = struct{}{}
+		} else {
+			delete(ls.reloads, l)
+		}
 	}
-	if len(l.queue) == 0 && l.more == 0 && l.current == nil && l.held == nil {
+	if free && len(l.queue) == 0 && l.more == 0 {
 		delete(ls.byKey, l.key)
 	}
 }
@@ -398,16 +404,16 @@ func (ls *lanes) take() *row {
 		}
 		l := list.pop()
 		l.ready = false
-		if len(l.queue) == 0 {
-			continue // it was emptied while it was on the list
-		}
 		r := l.queue[0]
-		if list != ls.listFor(r) {
-			ls.arrange(l) // its head is another one than when it was put there
+		if list != ls.listFor(r) { // its head is another one than when it was put there
+			ls.arrange(l)
 			continue
 		}
 		l.queue[0] = nil
-		l.queue = l.queue[1:]
+		if l.queue = l.queue[1:]; len(l.queue) == 0 {
+			l.queue = l.single[:0]
+		}
+		ls.queued--
 		l.current = r
 		ls.running++
 		if r.state == due {
@@ -430,7 +436,7 @@ func (ls *lanes) choose() *readyList {
 		return &ls.retries
 	}
 	ls.turn++
-	if ls.retrying < ls.limits.concurrency/4 || ls.turn%4 == 0 {
+	if few := ls.retrying < ls.limits.concurrency/4; ls.turn%4 == 0 || (few && ls.turn%2 == 0) {
 		return &ls.retries
 	}
 	return &ls.fresh
@@ -454,8 +460,9 @@ func (q *readyList) pop() *lane {
 	if q.head == len(q.lanes) {
 		q.lanes, q.head = q.lanes[:0], 0
 	} else if q.head > 1024 && q.head*2 > len(q.lanes) {
-		q.lanes = append(q.lanes[:0], q.lanes[q.head:]...)
-		q.head = 0
+		n := copy(q.lanes, q.lanes[q.head:])
+		clear(q.lanes[n:])
+		q.lanes, q.head = q.lanes[:n], 0
 	}
 	return l
 }

@@ -19,7 +19,7 @@ func checkLanes(t rapid.TB, ls *lanes, running []*row, unsettled []outcome) {
 		inFlight[r.id] = struct{}{}
 		bytes += r.size()
 	}
-	retrying := 0
+	retrying, queued := 0, 0
 	for _, r := range running {
 		fly(r)
 		if l := ls.byKey[r.aggregate]; l == nil || l.current != r {
@@ -48,13 +48,14 @@ func checkLanes(t rapid.TB, ls *lanes, running []*row, unsettled []outcome) {
 		if l.held != nil && len(l.queue) > 0 {
 			t.Fatalf("%d events queue behind the failed event %d", len(l.queue), l.held.id)
 		}
+		queued += len(l.queue)
 		_, reloads := ls.reloads[l]
 		listed := slices.Contains(ls.fresh.lanes[ls.fresh.head:], l) || slices.Contains(ls.retries.lanes[ls.retries.head:], l)
 		free := l.current == nil && l.held == nil
 		switch {
-		case l.ready != listed, len(l.queue) > 0 && free != l.ready:
+		case l.ready != listed, l.ready != (free && len(l.queue) > 0):
 			t.Fatalf("a lane's place on the ready lists is wrong: %+v", l)
-		case l.more != 0 && len(l.queue) == 0 && l.held == nil && !reloads, l.more == 0 && reloads:
+		case l.reload != reloads, l.more != 0 && len(l.queue) == 0 && l.held == nil && !reloads, l.more == 0 && reloads:
 			t.Fatalf("a lane's request to be reloaded is wrong: %+v", l)
 		case len(l.queue) == 0 && l.more == 0 && free:
 			t.Fatalf("a lane without anything in it was kept: %+v", l)
@@ -68,6 +69,8 @@ func checkLanes(t rapid.TB, ls *lanes, running []*row, unsettled []outcome) {
 	switch {
 	case !maps.Equal(ls.inFlight, inFlight):
 		t.Fatalf("in flight are %v by the lanes, %v by the model", ls.inFlight, inFlight)
+	case ls.queued != queued:
+		t.Fatalf("%d events queue by the lanes, %d by the model", ls.queued, queued)
 	case ls.bytes != bytes:
 		t.Fatalf("%d bytes in flight by the lanes, %d by the model", ls.bytes, bytes)
 	case ls.running != len(running) || ls.running > ls.limits.concurrency:

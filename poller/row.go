@@ -41,6 +41,7 @@ type row struct {
 	blocked    bool     // an earlier event of the aggregate is in retry
 	delivered  []string // subscribers that earlier attempts delivered to
 	dead       []string // subscribers that failed for good
+	lane       *lane    // that it was put into
 }
 
 // size is what the row counts for in the bound on bytes in flight.

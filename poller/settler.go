@@ -3,6 +3,7 @@ package poller
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 )
 
 // settler writes outcomes. It batches by itself: while one write is under way outcomes pile up, and the next takes
-// them all, in id order, without waiting for more. If the database is away it keeps them and tries again.
+// them all, in id order, without waiting for more. If the database is away it keeps them and tries again, together
+// with what has come meanwhile.
 type settler struct {
 	write   func(context.Context, []outcome) ([]settlement, error)
 	settled func([]settlement)
@@ -22,6 +24,7 @@ type settler struct {
 
 	mu      sync.Mutex
 	pending []outcome
+	writing int  // outcomes in the write that is under way
 	failing bool // the last write failed
 	wake    chan struct{}
 }
@@ -44,11 +47,11 @@ func (s *settler) add(o outcome) {
 	}
 }
 
-// left returns how many outcomes are waiting to be written.
+// left returns how many outcomes are not written yet.
 func (s *settler) left() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.pending)
+	return len(s.pending) + s.writing
 }
 
 // run writes until ctx ends; drain, once closed, lets it return as soon as nothing is left.
@@ -69,22 +72,31 @@ func (s *settler) run(ctx context.Context, drain <-chan struct{}) {
 	}
 }
 
+// take returns everything that waits, in id order.
 func (s *settler) take() []outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	batch := s.pending
-	s.pending = nil
+	s.pending, s.writing = nil, len(batch)
 	slices.SortFunc(batch, func(a, b outcome) int { return cmp.Compare(a.row.id, b.row.id) })
 	return batch
 }
 
-// settle writes a batch, however long the database is away. What it could not write before ctx
-// ended stays pending.
+// keep ends a write, of which rest has to be written later.
+func (s *settler) keep(rest []outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pending, s.writing = append(s.pending, rest...), 0
+}
+
+// settle writes a batch, however long the database is away, and what has come by then. What it could not write
+// before ctx ended stays pending.
 func (s *settler) settle(ctx context.Context, batch []outcome) {
 	pause := backoff.NewExponentialBackOff(backoff.WithInitialInterval(50*time.Millisecond),
 		backoff.WithMaxInterval(3*time.Second), backoff.WithMaxElapsedTime(0))
 	for {
 		done, rest, err := s.attempt(ctx, batch)
+		s.keep(rest)
 		if len(done) > 0 {
 			s.settled(done)
 		}
@@ -92,15 +104,17 @@ func (s *settler) settle(ctx context.Context, batch []outcome) {
 		if len(rest) == 0 {
 			return
 		}
-		batch = rest
+		var more <-chan struct{}
+		if isDataFault(err) {
+			more = s.wake // the database is there, and takes other outcomes
+		}
 		select {
 		case <-ctx.Done():
-			s.mu.Lock()
-			s.pending = append(s.pending, batch...)
-			s.mu.Unlock()
 			return
+		case <-more:
 		case <-time.After(pause.NextBackOff()):
 		}
+		batch = s.take()
 	}
 }
 
@@ -123,13 +137,14 @@ func (s *settler) attempt(ctx context.Context, batch []outcome) (done []settleme
 		return done, append(rest, batch[half:]...), err
 	}
 	done2, rest2, err2 := s.attempt(ctx, batch[half:])
-	return append(done, done2...), append(rest, rest2...), cmp.Or(err, err2)
+	if err == nil || (err2 != nil && !isDataFault(err2)) {
+		err = err2 // that the database is away counts more than that it refuses something
+	}
+	return append(done, done2...), append(rest, rest2...), err
 }
 
 // refused turns an outcome that the database does not take into a retry with the database's error.
 func (s *settler) refused(ctx context.Context, o outcome, cause error) ([]settlement, []outcome, error) {
-	s.log.Error().Int64("event_id", o.row.id).Str("event_type", o.row.eventType).Stringer("outcome", o.result.Kind).
-		Err(cause).Msg("settle_refused")
 	retry := outcome{row: o.row, result: dispatch.Outcome{
 		Kind:  dispatch.Retry,
 		Error: dispatch.CleanError("outcome " + o.result.Kind.String() + " could not be written: " + cause.Error()),
@@ -137,8 +152,10 @@ func (s *settler) refused(ctx context.Context, o outcome, cause error) ([]settle
 	}}
 	done, err := s.write(ctx, []outcome{retry})
 	if err != nil {
-		return nil, []outcome{o}, err
+		return nil, []outcome{o}, fmt.Errorf("event %d: %w", o.row.id, err)
 	}
+	s.log.Error().Int64("event_id", o.row.id).Str("event_type", o.row.eventType).Stringer("outcome", o.result.Kind).
+		Err(cause).Msg("settle_refused")
 	return done, nil, nil
 }
 

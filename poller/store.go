@@ -3,13 +3,13 @@ package poller
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/dispatch"
 )
@@ -67,7 +67,7 @@ func sortOut(batch []outcome) *marks {
 			m.retries.DelaysUs = append(m.retries.DelaysUs, min(max(o.result.Delay, 0), maxDelay).Microseconds())
 		default:
 			m.dead.Ids = append(m.dead.Ids, o.row.id)
-			m.dead.RetryCounts = append(m.dead.RetryCounts, min(o.row.retryCount, math.MaxInt32-1))
+			m.dead.RetryCounts = append(m.dead.RetryCounts, o.row.retryCount)
 			m.dead.LastErrors = append(m.dead.LastErrors, o.result.Error)
 		}
 		m.deliver(o.row.id, o.result.Delivered, false)
@@ -87,10 +87,10 @@ func (m *marks) deliver(id int64, subscribers []string, dead bool) {
 // write runs the statements and returns the rows that became retries.
 func (m *marks) write(ctx context.Context, pool *pgxpool.Pool) (retried []eventsdb.MarkRetryBatchRow, err error) {
 	if len(m.published) == len(m.batch) { // the common case: one statement, one round trip
-		return nil, eventsdb.New(pool).MarkPublishedBatch(ctx, m.published)
+		return nil, eventsdb.New(db.FreshPlans(pool)).MarkPublishedBatch(ctx, m.published)
 	}
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
-		q := eventsdb.New(tx)
+		q := eventsdb.New(db.FreshPlans(tx))
 		if len(m.published) > 0 {
 			if err := q.MarkPublishedBatch(ctx, m.published); err != nil {
 				return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -23,6 +24,8 @@ import (
 const (
 	// countAtMost is where counts stop.
 	countAtMost = 100_000
+	// bound is where scans stop: one row more says that there are more.
+	bound = countAtMost + 1
 	// statusTimeout bounds all questions together.
 	statusTimeout = 30 * time.Second
 	// closeTimeout bounds the closing of a connection.
@@ -169,7 +172,6 @@ func (s *status) readWorkers(ctx context.Context, queries *eventsdb.Queries) err
 }
 
 func (s *status) readUnpublished(ctx context.Context, queries *eventsdb.Queries) error {
-	const bound = countAtMost + 1 // one more says that there are more
 	unfailed, err := queries.CountUnfailed(ctx, bound)
 	if err != nil {
 		return fmt.Errorf("count pending events: %w", err)
@@ -189,13 +191,13 @@ func (s *status) readUnpublished(ctx context.Context, queries *eventsdb.Queries)
 // walk, from its foot down as well.
 func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries) error {
 	walk := func(below int64) (eventsdb.CountPublishedRow, error) {
-		row, err := queries.CountPublished(ctx, eventsdb.CountPublishedParams{Below: below, Bound: countAtMost})
+		row, err := queries.CountPublished(ctx, eventsdb.CountPublishedParams{Below: below, Bound: bound})
 		if err != nil {
 			return row, fmt.Errorf("count published events: %w", err)
 		}
 		return row, nil
 	}
-	oldest, err := queries.OldestUnfailed(ctx, countAtMost)
+	oldest, err := queries.OldestUnfailed(ctx, bound)
 	backlog := !errors.Is(err, pgx.ErrNoRows)
 	if err != nil && backlog {
 		return fmt.Errorf("look for the oldest pending event: %w", err)
@@ -208,10 +210,10 @@ func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries) e
 	if err != nil {
 		return err
 	}
-	whole := w.Scanned < countAtMost
+	whole := w.Scanned < bound
 	minute, minuteWhole := w.LastMinute, whole || w.BeforeMinute > 0
 	hour, hourWhole := w.LastHour, whole || w.BeforeHour > 0
-	if backlog && !hourWhole && oldest.ID < w.Lowest {
+	if backlog && !hourWhole && oldest.ID <= w.Lowest {
 		foot, err := walk(oldest.ID)
 		if err != nil {
 			return err
@@ -242,10 +244,8 @@ func writeStatus(w io.Writer, s *status) error {
 	row := func(name, value string) { fmt.Fprintf(table, "%s\t%s\n", name, value) }
 	counted := func(name string, n int64) string {
 		text := strconv.FormatInt(n, 10)
-		for _, atLeast := range s.AtLeast {
-			if atLeast == name {
-				return text + "+"
-			}
+		if slices.Contains(s.AtLeast, name) {
+			return text + "+"
 		}
 		return text
 	}
@@ -288,6 +288,9 @@ func (s *status) owner() string {
 
 func (s *status) oldest() string {
 	if s.OldestPending == nil {
+		if s.Pending > 0 || slices.Contains(s.AtLeast, "pending") {
+			return "unknown" // behind too many failed events, or with an infinite occurred_at
+		}
 		return "none"
 	}
 	age := time.Duration(*s.OldestPending * float64(time.Second))
