@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
@@ -87,7 +86,7 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, errors.New("DatabaseURL: set it or Pool, not both"))
 	}
 	if c.ListenURL != "" {
-		if _, err := pgx.ParseConfig(c.ListenURL); err != nil {
+		if _, err := parseAddress(c.ListenURL); err != nil {
 			errs = append(errs, fmt.Errorf("ListenURL: %w", err))
 		}
 	}

@@ -59,7 +59,7 @@ func connect(ctx context.Context, cfg Config) (db *database, err error) {
 	db.main = db.pool.Config().ConnConfig.Copy()
 	db.direct = db.main
 	if cfg.ListenURL != "" {
-		if db.direct, err = pgx.ParseConfig(cfg.ListenURL); err != nil {
+		if db.direct, err = parseAddress(cfg.ListenURL); err != nil {
 			return db, fmt.Errorf("ListenURL: %w", err)
 		}
 		db.split = true
@@ -97,6 +97,16 @@ func openPool(ctx context.Context, cfg Config) (*pgxpool.Pool, error) {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
 	return pool, nil
+}
+
+// parseAddress reads an address for a single connection. An address that also configures a pool (pool_max_conns) will do:
+// what is the pool's must not reach the server as a setting.
+func parseAddress(address string) (*pgx.ConnConfig, error) {
+	config, err := pgxpool.ParseConfig(address)
+	if err != nil {
+		return nil, err
+	}
+	return config.ConnConfig, nil
 }
 
 func (db *database) close() {

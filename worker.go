@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/dispatch"
@@ -53,7 +52,7 @@ func Typed[T any](fn func(ctx context.Context, e *Event, data T) error) Handler 
 // Migrate makes the schema of the outbox, or brings it up to date. It is safe when several processes call it at once.
 // databaseURL is a connection URL or a keyword=value string.
 func Migrate(ctx context.Context, databaseURL string) error {
-	config, err := pgx.ParseConfig(databaseURL)
+	config, err := parseAddress(databaseURL)
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}

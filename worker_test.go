@@ -242,6 +242,19 @@ func TestWorker(t *testing.T) {
 		eventually(t, db.Pool, 1, "retry_count = 1 AND last_error LIKE '%no subscriber for event type%' AND published_at IS NULL")
 	})
 
+	t.Run("settings of a pool in an address do not reach the server", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.EmptyDatabase(t)
+		address := db.URL + "&pool_max_conns=3"
+		if err := Migrate(t.Context(), address); err != nil {
+			t.Fatal(err)
+		}
+		events, handler := collect()
+		startWorker(t, Config{DatabaseURL: address, ListenURL: address}, func(w *Worker) { w.Subscribe(AnyType, "test", handler) })
+		publish1(t, db.Pool, newMessage("Placed"))
+		receive(t, events)
+	})
+
 	t.Run("a wake of the embedding service finds an event without the trigger", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)

@@ -46,6 +46,83 @@ func TestLoopSurvivesForeignIds(t *testing.T) {
 	})
 }
 
+// interrupted is a table of which a statement can have something happen before it.
+type interrupted struct {
+	*table
+	beforeFetchByID func()
+}
+
+func (i *interrupted) fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error) {
+	if i.beforeFetchByID != nil {
+		i.beforeFetchByID()
+	}
+	return i.table.fetchByID(ctx, ids, maxBytes)
+}
+
+func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
+	t.Parallel()
+	// Event 2 of an aggregate is committed late: 3, of another aggregate, has been fetched. It comes into the same
+	// fetch as 4, of its own. Event 1 is an old dead letter of the same aggregate.
+	prepare := func(t *testing.T) (*interrupted, *owner) {
+		db := &interrupted{table: &table{holdBack: true, now: 1}}
+		cfg := Config{
+			BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4,
+			Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
+		}
+		p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1)}
+		o := p.newOwner(db)
+		ours, other := db.begin(tableKey(1)), db.begin(tableKey(2))
+		db.draw(ours, 1)
+		db.commit(ours)
+		db.record(1).retryAt = deadLetter
+		late := db.begin(tableKey(1))
+		db.draw(late, 1)
+		db.draw(other, 1)
+		db.commit(other)
+		fetchOnce(t, o)
+		if r := o.lanes.next(); r == nil || r.id != 3 {
+			t.Fatalf("started %+v, want event 3", r)
+		}
+		db.commit(late)
+		ours = db.begin(tableKey(1))
+		db.draw(ours, 1)
+		db.commit(ours)
+		return db, o
+	}
+	t.Run("the late one starts first", func(t *testing.T) {
+		t.Parallel()
+		_, o := prepare(t)
+		fetchOnce(t, o)
+		for _, id := range []int64{2, 4} {
+			r := o.lanes.next()
+			if r == nil || r.id != id {
+				t.Fatalf("started %+v, want event %d", r, id)
+			}
+			o.lanes.done(r, false)
+		}
+	})
+	t.Run("if it has been blocked since, the page that it came with is not used", func(t *testing.T) {
+		t.Parallel()
+		db, o := prepare(t)
+		db.beforeFetchByID = func() { db.record(1).retryAt = db.now } // redriven
+		fetchOnce(t, o)
+		if r := o.lanes.next(); r != nil {
+			t.Fatalf("started %d before 2", r.id)
+		}
+		if !o.behind {
+			t.Error("it does not fetch the page again at once")
+		}
+	})
+}
+
+func fetchOnce(t *testing.T, o *owner) {
+	t.Helper()
+	rows, bytes := o.lanes.room()
+	if err := o.fetch(t.Context(), rows, bytes); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // world is one run: a database, a loop, and everything around it.
 type world struct {
 	*rapid.T
