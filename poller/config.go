@@ -25,7 +25,7 @@ const (
 	None
 )
 
-// Defaults of [Config] (DESIGN §9).
+// Defaults of [Config].
 const (
 	DefaultBatchSize            = 50
 	DefaultMaxBatchSize         = 1000

@@ -8,7 +8,7 @@ import (
 // committed, so a fetch up to some id does not mean that everything below it has been seen.
 //
 // nextval holds a lock on the id sequence until its transaction ends. That gives an exact rule
-// (DESIGN §5): after a fetch that scanned up to M, read the transactions that hold the lock. When
+// (ARCHITECTURE.md, "The fetch loop"): after a fetch that scanned up to M, read the transactions that hold the lock. When
 // all of them have ended, and a fetch that started afterwards has been taken in, the watermark is M. M is never
 // above what the sequence had given out by then: an id that is not from the sequence proves nothing.
 // Its states:
