@@ -180,7 +180,7 @@ func (w *world) step() {
 	case 6:
 		w.sweepSlice()
 	case 7:
-		if below(10).Draw(w.T, "lose ownership") == 9 {
+		if below(4).Draw(w.T, "lose ownership") == 3 {
 			w.Log("lose ownership")
 			w.lanes.discard()
 			w.loop = w.loop.newOwner(w)
@@ -508,7 +508,7 @@ func (w *world) between() {
 	if w.quiet {
 		return
 	}
-	for range below(4).Draw(w.T, "meanwhile") {
+	for range below(6).Draw(w.T, "meanwhile") {
 		w.happen()
 	}
 }
