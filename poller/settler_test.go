@@ -176,12 +176,14 @@ func TestSettlerSettlesEveryOutcomeOnce(t *testing.T) {
 			for _, id := range rapid.Permutation([]int64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}).Draw(t, "order") {
 				b.handle(id, []dispatch.Kind{dispatch.Published, dispatch.Published, dispatch.Retry, dispatch.Dead}[below(4).Draw(t, "kind")])
 				time.Sleep(time.Duration(below(30).Draw(t, "ms")) * time.Millisecond)
+				synctest.Wait()
 			}
 			switch {
 			case rapid.Bool().Draw(t, "end early"):
 				b.end()
 			case len(b.stubborn) > 0:
 				time.Sleep(time.Minute) // longer than all faults and pauses
+				synctest.Wait()
 				b.end()
 				if len(b.results) != events-len(b.stubborn) {
 					t.Errorf("%d of %d events are settled, %d of them cannot be", len(b.results), events, len(b.stubborn))
@@ -225,6 +227,7 @@ func TestSettler(t *testing.T) {
 			}
 		}
 		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
 		if b.writes != 2 || len(b.results) != 100 {
 			t.Errorf("%d writes, %d events settled", b.writes, len(b.results))
 		}
@@ -248,6 +251,7 @@ func TestSettler(t *testing.T) {
 		b.start()
 		b.handle(1, dispatch.Published)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		b.handle(2, dispatch.Published)
 		b.complete()
 		log := b.log.String()
@@ -260,11 +264,13 @@ func TestSettler(t *testing.T) {
 		b.start()
 		b.handle(2, dispatch.Published)
 		time.Sleep(100 * time.Millisecond)
+		synctest.Wait()
 		b.handle(1, dispatch.Published)
 		if b.left() != 2 {
 			t.Errorf("left %d", b.left())
 		}
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if b.writes != 7 || len(b.results) != 2 {
 			t.Errorf("%d writes, %d events settled", b.writes, len(b.results))
 		}
@@ -313,6 +319,7 @@ func TestSettler(t *testing.T) {
 			b.handle(id+1, dispatch.Dead)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		b.end()
 		left := ids(b.pending)
 		slices.Sort(left)
