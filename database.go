@@ -74,7 +74,23 @@ func connect(ctx context.Context, cfg Config) (db *database, err error) {
 	if err != nil {
 		return db, fmt.Errorf("connect to the direct address: %w", err)
 	}
-	return db, conn.Close(checking)
+	return db, errors.Join(checkDirect(checking, conn), conn.Close(checking))
+}
+
+// ErrPooled: a pooler is behind the address of the dedicated sessions.
+var ErrPooled = errors.New("the address leads through a pooler, which would keep the worker's lock for itself: give a direct one as ListenURL (--listen-url)")
+
+// checkDirect fails for a connection through a pooler: it tells its client another process id than the server's own. An
+// advisory lock taken there stays with the pooler's connection when the worker has gone.
+func checkDirect(ctx context.Context, conn *pgx.Conn) error {
+	pid, err := eventsdb.New(conn).BackendPID(ctx)
+	if err != nil {
+		return fmt.Errorf("ask for the server's process: %w", err)
+	}
+	if uint32(pid) != conn.PgConn().PID() {
+		return ErrPooled
+	}
+	return nil
 }
 
 // openPool opens the pool of a worker that was given a URL. Settling needs one connection at a time, the probe another.
@@ -143,7 +159,7 @@ func (db *database) check(ctx context.Context, log zerolog.Logger) error {
 		return explainPrivileges(fmt.Errorf("check privileges: %w", err))
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%w: as the owner of the schema, run GRANT %s TO %q", ErrPrivileges, strings.Join(missing, "; GRANT "), db.main.User)
+		return fmt.Errorf("%w: as the owner of the schema, run GRANT %s TO %[3]q (docs/roles.md has the least of them)", ErrPrivileges, strings.Join(missing, fmt.Sprintf(" TO %q; GRANT ", db.main.User)), db.main.User)
 	}
 	return db.warn(ctx, queries, log)
 }
@@ -204,10 +220,6 @@ func (db *database) connectOwner(ctx context.Context) (*pgx.Conn, error) {
 	if err2 != nil {
 		return nil, errors.Join(err, err2)
 	}
-	if pid, err2 := eventsdb.New(conn).BackendPID(ctx); err2 != nil || uint32(pid) != conn.PgConn().PID() {
-		_ = conn.Close(ctx) // not ours to use, whatever closing says
-		return nil, err
-	}
 	return conn, nil
 }
 
@@ -217,5 +229,13 @@ const directPatience = time.Second
 func (db *database) open(ctx context.Context, config *pgx.ConnConfig, timeout time.Duration) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	return pgx.ConnectConfig(ctx, dedicated(config, "owner"))
+	conn, err := pgx.ConnectConfig(ctx, dedicated(config, "owner"))
+	if err != nil {
+		return nil, err
+	}
+	if err := checkDirect(ctx, conn); err != nil {
+		_ = conn.Close(ctx) // not ours to use, whatever closing says
+		return nil, err
+	}
+	return conn, nil
 }
