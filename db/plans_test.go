@@ -79,9 +79,12 @@ func ignored[T any](_ T, err error) error { return err }
 var ofOwner = []question{
 	{"FetchPage", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.FetchPage(ctx, eventsdb.FetchPageParams{
-			Sequence: sequence, Watermark: live, Cursor: pending + 99, RowBytes: 1 << 20, PageSize: 50, HoldBack: true,
+			Watermark: live, Cursor: pending + 99, RowBytes: 1 << 20, PageSize: 50, HoldBack: true,
 		}))
 	}, []string{"outbox_retry_aggregate_idx", "outbox_unpublished_idx"}, 400},
+	{"FetchNew", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.FetchNew(ctx, eventsdb.FetchNewParams{Cursor: pending + 99, RowBytes: 1 << 20, PageSize: 50}))
+	}, []string{"outbox_unpublished_idx"}, 100},
 	{"FetchByID", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: ids(pending, 50), MaxBytes: 1 << 20, HoldBack: true}))
 	}, []string{"outbox_retry_aggregate_idx", "outbox_unpublished_idx"}, 500},
@@ -99,9 +102,9 @@ var ofOwner = []question{
 	{"SweepSlice", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.SweepSlice(ctx, eventsdb.SweepSliceParams{AfterID: 0, UpTo: pending + 100, HoldBack: true}))
 	}, []string{"outbox_retry_aggregate_idx", "outbox_unpublished_idx"}, 400},
-	{"SequenceHolders", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
-		return ignored(q.SequenceHolders(ctx, sequence))
-	}, []string{"pg_database_datname_index"}, 10},
+	{"ReadSequence", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.ReadSequence(ctx, sequence))
+	}, []string{"pg_database_datname_index"}, 40},
 }
 
 // ofPool are the queries of pooled sessions, with settings that are not ours.

@@ -42,9 +42,9 @@ func addPayload(t *testing.T, db eventsdb.DBTX, aggregate byte, state, payload s
 }
 
 // fetchPage is FetchPage with plenty of room, taken apart.
-func fetchPage(t *testing.T, db eventsdb.DBTX, change func(*eventsdb.FetchPageParams)) (lastValue int64, below []int64, rows []eventsdb.FetchPageRow) {
+func fetchPage(t *testing.T, db eventsdb.DBTX, change func(*eventsdb.FetchPageParams)) (below []int64, rows []eventsdb.FetchPageRow) {
 	t.Helper()
-	params := eventsdb.FetchPageParams{Sequence: sequence, RowBytes: 1 << 20, PageSize: 1000, HoldBack: true}
+	params := eventsdb.FetchPageParams{RowBytes: 1 << 20, PageSize: 1000, HoldBack: true}
 	if change != nil {
 		change(&params)
 	}
@@ -52,20 +52,17 @@ func fetchPage(t *testing.T, db eventsdb.DBTX, change func(*eventsdb.FetchPagePa
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(found) == 0 || found[0].Kind != 0 {
-		t.Fatalf("the first row is not the sequence's: %+v", found)
-	}
-	for _, f := range found[1:] {
+	for _, f := range found {
 		switch {
-		case f.Kind == 1 && len(rows) == 0:
+		case f.ID <= params.Cursor && len(rows) == 0:
 			below = append(below, f.ID)
-		case f.Kind == 2:
+		case f.ID > params.Cursor:
 			rows = append(rows, f)
 		default:
-			t.Fatalf("a row of kind %d out of place: %+v", f.Kind, found)
+			t.Fatalf("row %d is out of place: %+v", f.ID, found)
 		}
 	}
-	return found[0].ID, below, rows
+	return below, rows
 }
 
 // pageIDs returns the ids of new rows.
@@ -87,9 +84,9 @@ func TestFetchPageParts(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Database(t)
 
-	lastValue, below, rows := fetchPage(t, d.Pool, nil)
-	if lastValue != 0 || len(below)+len(rows) > 0 {
-		t.Errorf("an empty table: last value %d, below %v, rows %v", lastValue, below, rows)
+	below, rows := fetchPage(t, d.Pool, nil)
+	if len(below)+len(rows) > 0 {
+		t.Errorf("an empty table: below %v, rows %v", below, rows)
 	}
 
 	late, err := d.Pool.Begin(t.Context())
@@ -102,23 +99,20 @@ func TestFetchPageParts(t *testing.T) {
 	add(t, d.Pool, 3, isPublished)                            // 3
 	add(t, d.Pool, 4, isPending)                              // 4
 	exec(t, d.Pool, "SELECT nextval('events.outbox_id_seq')") // 5, of nobody
-	lastValue, below, rows = fetchPage(t, d.Pool, nil)
+	below, rows = fetchPage(t, d.Pool, nil)
 	equal(t, "below, before the late commit", below, nil)
 	equal(t, "new, before the late commit", pageIDs(rows), []int64{2, 4})
-	if lastValue != 5 {
-		t.Errorf("last value %d, want 5", lastValue)
-	}
 
 	if err := late.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	add(t, d.Pool, 6, isPending) // 6
-	_, below, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Cursor = 4 })
+	below, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Cursor = 4 })
 	equal(t, "below, from watermark 0", below, []int64{1, 2, 4})
 	equal(t, "new, from cursor 4", pageIDs(rows), []int64{6})
-	_, below, _ = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Watermark, p.Cursor = 1, 2 })
+	below, _ = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Watermark, p.Cursor = 1, 2 })
 	equal(t, "below, between watermark 1 and cursor 2", below, []int64{2})
-	_, _, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.PageSize = 2 })
+	_, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.PageSize = 2 })
 	equal(t, "new, in a page of 2", pageIDs(rows), []int64{1, 2})
 }
 
@@ -142,7 +136,7 @@ func TestFetchPageSnapshot(t *testing.T) {
 	}()
 	reader := d.Connect(t)
 	for seen := 0; seen < pairs; {
-		_, below, rows := fetchPage(t, reader, func(p *eventsdb.FetchPageParams) { p.Cursor = cursor })
+		below, rows := fetchPage(t, reader, func(p *eventsdb.FetchPageParams) { p.Cursor = cursor })
 		if len(below) != len(rows) {
 			t.Fatalf("%d rows below the cursor and %d above", len(below), len(rows))
 		}
@@ -191,7 +185,7 @@ func TestFetchPageStates(t *testing.T) {
 	}
 	ids = append(ids, add(t, d.Pool, 7, isPending))
 
-	_, _, rows := fetchPage(t, d.Pool, nil)
+	_, rows := fetchPage(t, d.Pool, nil)
 	equal(t, "new", pageIDs(rows), ids)
 	byID, err := eventsdb.New(d.Pool).FetchByID(t.Context(), eventsdb.FetchByIDParams{Ids: append([]int64{1}, ids...), MaxBytes: 1 << 20, HoldBack: true})
 	if err != nil {
@@ -200,7 +194,14 @@ func TestFetchPageStates(t *testing.T) {
 	if len(byID) != len(rows) {
 		t.Fatalf("FetchByID found %d rows, want %d", len(byID), len(rows))
 	}
+	fresh := must(eventsdb.New(d.Pool).FetchNew(t.Context(), eventsdb.FetchNewParams{Cursor: ids[0] - 1, RowBytes: 1 << 20, PageSize: 1000}))(t)
+	if len(fresh) != len(rows) {
+		t.Fatalf("FetchNew found %d rows, want %d", len(fresh), len(rows))
+	}
 	for i, c := range cases {
+		if n, r := fresh[i], rows[i]; n.ID != r.ID || n.State != r.State || (n.Payload != nil) != (c.state == pending) || n.RetryCount != r.RetryCount {
+			t.Errorf("%s: FetchNew returns %+v, FetchPage %+v", c.what, n, r)
+		}
 		if r := rows[i]; r.State != c.state || r.Blocked != c.blocked {
 			t.Errorf("%s: state %d, blocked %t; want %d, %t", c.what, r.State, r.Blocked, c.state, c.blocked)
 		}
@@ -215,7 +216,7 @@ func TestFetchPageStates(t *testing.T) {
 		t.Error("an event behind a published one that had failed is blocked")
 	}
 
-	_, _, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.HoldBack = false })
+	_, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.HoldBack = false })
 	for i, c := range cases {
 		if r := rows[i]; r.State != c.state || r.Blocked || (r.Payload != nil) != (c.state == pending) {
 			t.Errorf("%s, without holding back: state %d, blocked %t, payload %q", c.what, r.State, r.Blocked, r.Payload)
@@ -242,7 +243,7 @@ func TestFetchPageBytes(t *testing.T) {
 		{"a large payload counts as it is stored", 50_000, []int64{small, large, again, zipped}},
 		{"none", size - 1, nil},
 	} {
-		_, _, rows := fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.RowBytes = c.rowBytes })
+		_, rows := fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.RowBytes = c.rowBytes })
 		equal(t, c.name+": rows", pageIDs(rows), []int64{small, large, again, zipped})
 		var with []int64
 		for _, r := range rows {
@@ -251,6 +252,13 @@ func TestFetchPageBytes(t *testing.T) {
 			}
 		}
 		equal(t, c.name, with, c.with)
+		with = nil
+		for _, r := range must(eventsdb.New(d.Pool).FetchNew(t.Context(), eventsdb.FetchNewParams{RowBytes: c.rowBytes, PageSize: 1000}))(t) {
+			if r.Payload != nil {
+				with = append(with, r.ID)
+			}
+		}
+		equal(t, c.name+", FetchNew", with, c.with)
 	}
 }
 
@@ -295,7 +303,7 @@ func TestStrangeTimes(t *testing.T) {
 	}
 	ordinary := add(t, d.Pool, 9, isPending)
 
-	_, _, rows := fetchPage(t, d.Pool, nil)
+	_, rows := fetchPage(t, d.Pool, nil)
 	if len(rows) != len(times)+1 || rows[0].OccurredAt.InfinityModifier != pgtype.Infinity || rows[1].OccurredAt.InfinityModifier != pgtype.NegativeInfinity {
 		t.Errorf("page: %+v", rows)
 	}
@@ -685,14 +693,25 @@ func TestRecordDeliveries(t *testing.T) {
 	}
 }
 
-func TestSequenceHolders(t *testing.T) {
+func TestReadSequence(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Cluster(t, func(o *temppg.Options) { o.Settings = map[string]string{"max_prepared_transactions": "5"} })
 	d := pgtest.DatabaseOn(t, server)
 	exec(t, d.Pool, "ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify", "CREATE TABLE other (id BIGSERIAL)")
 	holders := func() int {
 		t.Helper()
-		return len(must(eventsdb.New(d.Pool).SequenceHolders(t.Context(), sequence))(t))
+		found := must(eventsdb.New(d.Pool).ReadSequence(t.Context(), sequence))(t)
+		var last int64
+		if err := d.Pool.QueryRow(t.Context(), "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM events.outbox_id_seq").Scan(&last); err != nil {
+			t.Fatal(err)
+		}
+		if first := found[0]; first.Holder != "" || first.LastValue != last {
+			t.Errorf("the first row is %+v, the last value is %d", first, last)
+		}
+		return len(found) - 1
+	}
+	if n := holders(); n != 0 {
+		t.Errorf("%d holders of an unused sequence", n)
 	}
 	const insert = "INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')"
 	for _, c := range []struct {

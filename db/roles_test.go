@@ -125,7 +125,7 @@ func TestRoles(t *testing.T) {
 		"SessionState": func() error { return ignored(queries.SessionState(ctx, 1)) },
 		"BackendPID":   func() error { return ignored(queries.BackendPID(ctx)) },
 		"FetchPage": func() error {
-			return ignored(queries.FetchPage(ctx, eventsdb.FetchPageParams{Sequence: sequence, PageSize: 10, HoldBack: true}))
+			return ignored(queries.FetchPage(ctx, eventsdb.FetchPageParams{PageSize: 10, HoldBack: true}))
 		},
 		"FetchByID": func() error {
 			return ignored(queries.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: []int64{1}, HoldBack: true}))
@@ -143,7 +143,8 @@ func TestRoles(t *testing.T) {
 		"SweepSlice": func() error {
 			return ignored(queries.SweepSlice(ctx, eventsdb.SweepSliceParams{UpTo: 10, HoldBack: true}))
 		},
-		"SequenceHolders":       func() error { return ignored(queries.SequenceHolders(ctx, sequence)) },
+		"ReadSequence":          func() error { return ignored(queries.ReadSequence(ctx, sequence)) },
+		"FetchNew":              func() error { return ignored(queries.FetchNew(ctx, eventsdb.FetchNewParams{PageSize: 10})) },
 		"FetchUnpublishedBatch": func() error { return ignored(queries.FetchUnpublishedBatch(ctx, 50)) },
 		"MarkPublished":         func() error { return queries.MarkPublished(ctx, publish()) },
 		"MarkRetry":             func() error { return queries.MarkRetry(ctx, eventsdb.MarkRetryParams{ID: publish()}) },

@@ -11,6 +11,7 @@ type cursor struct {
 	watermark watermark
 	window    window
 	page      pageSize
+	atEnd     bool // the last page was short
 }
 
 // late returns the late commits among the unpublished ids that a fetch found between watermark and position. They
@@ -21,27 +22,43 @@ func (c *cursor) late(below []int64) []int64 { return c.window.late(below) }
 // seen marks late commits as taken in.
 func (c *cursor) seen(late []int64) { c.window.add(late...) }
 
-// scanned takes in a fetch whose late commits have been taken in: the sequence's last value, and the ids of
-// the new rows, rising, of which the caller used so many (the rest did not fit and are scanned again) and had
-// asked for limit. It reports whether the page was short: nothing is left to fetch. A sequence that was set back has
-// everything read again.
-func (c *cursor) scanned(lastValue int64, new []int64, taken, limit int) (short bool) {
-	if c.watermark.fetched(lastValue) {
-		c.rewind(0)
-		return false
-	}
+// scanned takes in a fetch whose late commits have been taken in: the ids of the new rows, rising, of which the
+// caller used so many (the rest did not fit and are scanned again) and had asked for limit. It reports whether the page was
+// short: nothing is left to fetch. Before the next fetch the sequence may have to be read: see wantsReading.
+func (c *cursor) scanned(new []int64, taken, limit int) (short bool) {
+	c.watermark.fetched()
 	if taken > 0 {
 		c.window.add(new[:taken]...)
 		c.position = new[taken-1]
 	}
-	short = taken == len(new) && len(new) < limit
-	if short {
+	c.atEnd = taken == len(new) && len(new) < limit
+	c.window.trim(c.watermark.low, c.position)
+	c.page.after(limit, c.atEnd, taken < len(new))
+	return c.atEnd
+}
+
+// closed reports whether nothing can appear at or below the position any more.
+func (c *cursor) closed() bool { return c.watermark.low >= c.position }
+
+// wantsFetch reports whether a fetch would close the cursor, also if it finds nothing.
+func (c *cursor) wantsFetch() bool { return c.watermark.confirming }
+
+// wantsReading reports whether a reading of the sequence would tell something new.
+func (c *cursor) wantsReading() bool { return c.watermark.wantsReading(c.position) }
+
+// sequence takes in a reading of the sequence that started after the last fetch had been taken in. It reports
+// whether the sequence was set back: then everything is to be read again.
+func (c *cursor) sequence(lastValue int64, holders []string) (setBack bool) {
+	if c.watermark.read(c.position, lastValue, holders) {
+		c.rewind(0)
+		return true
+	}
+	if c.atEnd {
 		// An id that the sequence never gave out must not carry the cursor over those that it will give out.
 		c.position = min(c.position, lastValue)
+		c.window.trim(c.watermark.low, c.position)
 	}
-	c.window.trim(c.watermark.low, c.position)
-	c.page.after(limit, short, taken < len(new))
-	return short
+	return false
 }
 
 // rewind takes the cursor back, so that the next fetch reads everything after id again.

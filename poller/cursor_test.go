@@ -141,20 +141,29 @@ func (m *cursorModel) fetch(random bool) (short bool) {
 	}
 	taken := len(ids) - left
 	m.see(ids[:taken])
-	short = m.c.scanned(page.lastValue, ids, taken, limit)
-	m.forget()
+	short = m.c.scanned(ids, taken, limit)
 	m.Logf("fetched %d of %d: late %v, new %v, up to %d, watermark %d", taken, limit, late, ids, m.c.position, m.c.watermark.low)
 	if short && left > 0 || len(page.rows) == limit && short {
 		m.Fatalf("a page of %d rows, of which %d were left, counts as short of %d", len(page.rows), left, limit)
 	}
-	if m.c.watermark.wantsHolders(m.c.position) && !(random && below(4).Draw(m.T, "skip holders") == 3) {
-		if random && rapid.Bool().Draw(m.T, "end before the holders are read") {
+	if m.c.wantsReading() {
+		m.readSequence(random)
+	}
+	m.forget()
+	return short
+}
+
+// readSequence reads its last value first, and then the holders.
+func (m *cursorModel) readSequence(random bool) {
+	lastValue := m.db.lastValue
+	for random && rapid.Bool().Draw(m.T, "meanwhile") {
+		if rapid.Bool().Draw(m.T, "draw") {
+			m.draw(m.db.begin(tableKey(below(3).Draw(m.T, "aggregate"))))
+		} else {
 			m.end(false)
 		}
-		holders, _ := m.db.holders(context.Background())
-		m.c.watermark.held(m.c.position, holders)
 	}
-	return short
+	m.c.sequence(lastValue, m.db.holders())
 }
 
 // see checks what comes to be seen, in the order in which it is handed on.
@@ -206,50 +215,82 @@ func (m *cursorModel) finish() {
 
 func TestCursor(t *testing.T) {
 	t.Parallel()
-	scan := func(c *cursor, lastValue int64, limit int, ids ...int64) bool {
-		return c.scanned(lastValue, ids, len(ids), limit)
-	}
-	prove := func(c *cursor) {
-		c.watermark.held(c.position, nil)
-		c.scanned(c.watermark.drawn, nil, 0, 10)
+	scan := func(c *cursor, limit int, ids ...int64) bool { return c.scanned(ids, len(ids), limit) }
+	prove := func(c *cursor, lastValue int64) {
+		c.sequence(lastValue, nil)
+		c.scanned(nil, 0, 10)
 	}
 	t.Run("a full page says that there may be more", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		if scan(&c, 9, 2, 1, 2) || c.position != 2 {
+		if scan(&c, 2, 1, 2) || c.position != 2 {
 			t.Errorf("short, or position %d", c.position)
 		}
-		if !scan(&c, 9, 2, 3) || c.position != 3 {
+		if !scan(&c, 2, 3) || c.position != 3 {
 			t.Errorf("not short, or position %d", c.position)
 		}
 	})
 	t.Run("rows that did not fit are scanned again", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		if c.scanned(9, []int64{4, 5, 6}, 1, 10) || c.position != 4 {
+		if c.scanned([]int64{4, 5, 6}, 1, 10) || c.position != 4 {
 			t.Errorf("short, or position %d", c.position)
 		}
-		if c.scanned(9, []int64{5, 6}, 0, 10) || c.position != 4 {
+		if c.scanned([]int64{5, 6}, 0, 10) || c.position != 4 {
 			t.Errorf("short, or position %d", c.position)
+		}
+	})
+	t.Run("it is closed once a fetch that follows the reading of the sequence has been taken in", func(t *testing.T) {
+		t.Parallel()
+		var c cursor
+		scan(&c, 10, 1, 3)
+		if c.closed() || c.wantsFetch() || !c.wantsReading() {
+			t.Errorf("after a fetch: %+v", c)
+		}
+		c.sequence(3, nil)
+		if c.closed() || !c.wantsFetch() || c.wantsReading() {
+			t.Errorf("after the reading: %+v", c)
+		}
+		scan(&c, 10)
+		if !c.closed() || c.wantsFetch() || c.wantsReading() {
+			t.Errorf("after the next fetch: %+v", c)
 		}
 	})
 	t.Run("an id past the sequence does not carry it away", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		scan(&c, 3, 10, 1, 3, 1000)
+		scan(&c, 10, 1, 3, 1000)
+		if !c.wantsReading() {
+			t.Error("the sequence is not to be read")
+		}
+		c.sequence(3, nil)
 		if c.position != 3 || !slices.Equal(c.window.seen, []int64{1, 3}) {
 			t.Errorf("position %d, window %v", c.position, c.window.seen)
+		}
+	})
+	t.Run("nor does it once the watermark has come to the end of the sequence", func(t *testing.T) {
+		t.Parallel()
+		var c cursor
+		scan(&c, 10, 1, 3)
+		prove(&c, 3)
+		scan(&c, 10, 1000)
+		if !c.wantsReading() {
+			t.Error("the sequence is not to be read")
+		}
+		c.sequence(3, nil)
+		if c.position != 3 {
+			t.Errorf("position %d", c.position)
 		}
 	})
 	t.Run("many ids past the sequence are walked through, and prove nothing", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		scan(&c, 3, 2, 1000, 1001)
+		scan(&c, 2, 1000, 1001)
+		c.sequence(3, nil)
 		if c.position != 1001 {
 			t.Errorf("position %d", c.position)
 		}
-		c.watermark.held(c.position, nil)
-		scan(&c, 3, 2, 1002, 1003)
+		scan(&c, 2, 1002, 1003)
 		if c.watermark.low > 3 {
 			t.Errorf("the watermark is %d, and the sequence will give out 4", c.watermark.low)
 		}
@@ -257,24 +298,25 @@ func TestCursor(t *testing.T) {
 	t.Run("a sequence that was set back has everything read again", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		scan(&c, 100, 10, 100)
-		prove(&c)
+		scan(&c, 10, 100)
+		prove(&c, 100)
 		if c.watermark.low != 100 {
 			t.Fatalf("watermark %d", c.watermark.low)
 		}
 		// 41 was drawn after the sequence had been set back to 40, and may be open.
-		if scan(&c, 42, 10) || c.watermark.low != 0 || c.position != 0 || len(c.window.seen) != 0 {
+		if !c.sequence(42, nil) || c.watermark.low != 0 || c.position != 0 || len(c.window.seen) != 0 {
 			t.Errorf("watermark %d, position %d, window %v", c.watermark.low, c.position, c.window.seen)
 		}
 	})
 	t.Run("also before the watermark has come as far", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		scan(&c, 50, 10, 50)
-		prove(&c)
-		scan(&c, 100, 10, 100)
-		c.watermark.held(c.position, nil)
-		scan(&c, 60, 10)
+		scan(&c, 10, 50)
+		prove(&c, 50)
+		scan(&c, 10, 100)
+		c.sequence(100, nil)
+		c.sequence(60, nil)
+		scan(&c, 10)
 		if c.watermark.low > 60 {
 			t.Errorf("the watermark is %d, and the sequence will give out 61", c.watermark.low)
 		}
@@ -282,9 +324,9 @@ func TestCursor(t *testing.T) {
 	t.Run("rewinding takes back what was known above", func(t *testing.T) {
 		t.Parallel()
 		var c cursor
-		scan(&c, 9, 10, 2, 4, 6)
-		prove(&c)
-		scan(&c, 9, 10, 7, 9)
+		scan(&c, 10, 2, 4, 6)
+		prove(&c, 6)
+		scan(&c, 10, 7, 9)
 		c.rewind(3)
 		if c.position != 3 || c.watermark.low != 3 || len(c.window.seen) != 0 {
 			t.Errorf("position %d, watermark %d, window %v", c.position, c.watermark.low, c.window.seen)

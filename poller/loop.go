@@ -76,7 +76,7 @@ func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 	}
 	if o.hasRoom(rows, bytes) {
 		poll := o.fallback.at(o.cfg.Listening(), now)
-		if o.behind || o.woken.Load() || !now.Before(poll) {
+		if o.behind || o.woken.Load() || o.cursor.wantsFetch() || !now.Before(poll) {
 			return func(ctx context.Context) error { return o.fetch(ctx, rows, bytes) }, next
 		}
 		earlier(poll)
@@ -125,9 +125,9 @@ func (o *owner) hasRoom(rows, bytes int) bool {
 // fetch reads a page and hands its rows to their lanes, late commits first.
 func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	byWake := o.woken.Swap(false)
-	polled := !byWake && !o.behind
+	polled := !byWake && !o.behind && !o.cursor.wantsFetch()
 	limit := min(o.cursor.page.size(), rows)
-	page, err := o.s.fetch(ctx, &o.cursor, limit, min(bytes, o.cfg.MaxBatchBytes))
+	page, err := o.readPage(ctx, limit, min(bytes, o.cfg.MaxBatchBytes))
 	if err != nil {
 		return err
 	}
@@ -142,10 +142,38 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	for i, r := range page.rows {
 		ids[i] = r.id
 	}
-	o.behind = !o.cursor.scanned(page.lastValue, ids, found.taken, limit)
+	o.behind = !o.cursor.scanned(ids, found.taken, limit)
 	o.fallback.fetched(time.Now(), o.cfg.Listening())
 	o.judgeWakes(found.new+len(late), byWake || o.woken.Load(), polled)
-	return o.advanceWatermark(ctx)
+	if o.cursor.wantsReading() || byWake && len(page.rows)+len(late) == 0 {
+		return o.readSequence(ctx)
+	}
+	return nil
+}
+
+// readPage asks no more of the database than what may be there.
+func (o *owner) readPage(ctx context.Context, limit, maxBytes int) (page, error) {
+	unblocked := func() bool { return o.retries.none() || !o.lanes.limits.holdBack }
+	if o.cursor.closed() && unblocked() {
+		p, err := o.s.fetchNew(ctx, &o.cursor, limit, maxBytes)
+		o.noteRetries(p.rows)
+		if err != nil || unblocked() {
+			return p, err
+		}
+	}
+	p, err := o.s.fetch(ctx, &o.cursor, limit, maxBytes)
+	o.noteRetries(p.rows)
+	return p, err
+}
+
+// noteRetries takes in whether rows show that some event is in retry.
+func (o *owner) noteRetries(rows []*row) {
+	for _, r := range rows {
+		if r.blocked || r.state == due || r.state == waiting {
+			o.retries.some = true
+			return
+		}
+	}
 }
 
 // offered is what became of the rows of a page.
@@ -193,6 +221,7 @@ func (o *owner) takeLate(ctx context.Context, late []int64, rows, bytes int) (fi
 	if err != nil {
 		return false, err
 	}
+	o.noteRetries(found)
 	if taken := o.offer(found).taken; taken < len(found) {
 		o.goBack(found[taken].id - 1)
 		return false, nil
@@ -231,16 +260,16 @@ func (o *owner) judgeWakes(events int, byWake, polled bool) {
 	}
 }
 
-// advanceWatermark reads who holds the id sequence, if that can prove something.
-func (o *owner) advanceWatermark(ctx context.Context) error {
-	if !o.cursor.watermark.wantsHolders(o.cursor.position) {
-		return nil
-	}
-	holders, err := o.s.holders(ctx)
+// readSequence takes the watermark on, or finds that the sequence was set back, in which case what is new is below the
+// cursor: then everything is read again.
+func (o *owner) readSequence(ctx context.Context) error {
+	lastValue, holders, err := o.s.readSequence(ctx)
 	if err != nil {
 		return err
 	}
-	o.cursor.watermark.held(o.cursor.position, holders)
+	if o.cursor.sequence(lastValue, holders) {
+		o.behind = true
+	}
 	return nil
 }
 
@@ -257,6 +286,8 @@ func (o *owner) reloadLanes(ctx context.Context, rows, bytes int) error {
 		return err
 	}
 	for i, l := range lanes {
+		o.retries.some = o.retries.some || results[i].blocked
+		o.noteRetries(results[i].rows)
 		o.lanes.reloaded(l, results[i].rows, perLane, results[i].blocked)
 	}
 	return nil
@@ -271,9 +302,8 @@ func (o *owner) lookForDue(ctx context.Context) error {
 	}
 	for _, r := range rows {
 		o.lanes.pass(r.aggregate, r.id)
-		o.retries.seen(r.at, r.id)
 	}
-	o.retries.looked(time.Now(), len(rows) == limit, nextIn, waits)
+	o.retries.found(time.Now(), rows, len(rows) == limit, nextIn, waits)
 	return nil
 }
 
@@ -304,6 +334,9 @@ func (o *owner) sweepSlice(ctx context.Context) error {
 		o.stats.lastSweep.Store(int64(time.Since(epoch)))
 		o.stats.oldestUS.Store(o.oldest.Microseconds())
 		o.oldest = 0
+		if inFlight, _ := o.lanes.counts(); inFlight == 0 { // else there may be many due rows to look at
+			o.retries.confirm(time.Now())
+		}
 	}
 	return nil
 }

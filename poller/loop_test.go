@@ -521,6 +521,15 @@ func (w *world) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (page
 	return w.db.fetch(ctx, c, limit, maxBytes)
 }
 
+func (w *world) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (page, error) {
+	w.between()
+	defer w.between()
+	if below := w.db.unpublished(c.watermark.low, c.position); len(below) > 0 {
+		w.Fatalf("what is new alone was asked for, and %d is below the cursor", below[0].id)
+	}
+	return w.db.fetchNew(ctx, c, limit, maxBytes)
+}
+
 func (w *world) fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error) {
 	w.between()
 	defer w.between()
@@ -545,8 +554,11 @@ func (w *world) sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepS
 	return w.db.sweep(ctx, after, upTo)
 }
 
-func (w *world) holders(ctx context.Context) ([]string, error) {
+// readSequence reads the last value first, and then the holders.
+func (w *world) readSequence(context.Context) (lastValue int64, holders []string, err error) {
 	w.between()
 	defer w.between()
-	return w.db.holders(ctx)
+	lastValue = w.db.lastValue
+	w.between()
+	return lastValue, w.db.holders(), nil
 }

@@ -22,7 +22,7 @@ func TestRetries(t *testing.T) {
 		if r.due(noon) {
 			t.Error("due before it has begun")
 		}
-		r.seen(at(5), 5)
+		r.found(noon, []dueRow{{id: 5, at: at(5)}}, false, 0, false)
 		r.fromStart(noon)
 		if !r.due(noon) || r.afterTime != (pgtype.Timestamptz{Valid: true, InfinityModifier: pgtype.NegativeInfinity}) || r.afterID != 0 {
 			t.Errorf("%+v", r)
@@ -41,7 +41,7 @@ func TestRetries(t *testing.T) {
 			{"without one there is no timer", false, false, time.Time{}},
 		} {
 			r := retries{next: noon}
-			r.looked(noon, tc.full, time.Hour, tc.waits)
+			r.found(noon, nil, tc.full, time.Hour, tc.waits)
 			if !r.next.Equal(tc.next) {
 				t.Errorf("%s: timer %s", tc.name, r.next)
 			}
@@ -81,10 +81,47 @@ func TestRetries(t *testing.T) {
 			{"never", at(deadLetter), 100, 7},
 		} {
 			var r retries
-			r.seen(at(100), 7)
+			r.found(noon, []dueRow{{id: 3, at: at(90)}, {id: 7, at: at(100)}}, false, 0, false)
 			r.expect(noon, tc.expected)
 			if r.afterTime.Time.UnixMicro() != tc.afterUS || r.afterID != tc.after {
 				t.Errorf("%s: position %d, %d", tc.name, r.afterTime.Time.UnixMicro(), r.afterID)
+			}
+		}
+	})
+	t.Run("no event is in retry", func(t *testing.T) {
+		t.Parallel()
+		none := func(change func(r *retries)) bool {
+			var r retries
+			r.fromStart(noon)
+			r.found(noon, nil, false, 0, false)
+			change(&r)
+			return r.none()
+		}
+		row := []dueRow{{id: 1, at: at(1)}}
+		for name, tc := range map[string]struct {
+			want   bool
+			change func(r *retries)
+		}{
+			"after a look from the start that found nothing": {true, func(*retries) {}},
+			"not before":                                {false, func(r *retries) { r.fromStart(noon) }},
+			"not once one is settled":                   {false, func(r *retries) { r.expect(noon, at(1)) }},
+			"not while one waits":                       {false, func(r *retries) { r.found(noon, nil, false, time.Hour, true) }},
+			"not once one was due":                      {false, func(r *retries) { r.found(noon, row, false, 0, false) }},
+			"nor after a look at those behind it alone": {false, func(r *retries) { r.found(noon, row, false, 0, false); r.found(noon, nil, false, 0, false) }},
+			"but after another from the start": {true, func(r *retries) {
+				r.found(noon, row, false, 0, false)
+				r.confirm(noon)
+				r.found(noon, nil, false, 0, false)
+			}},
+			"which has to wait for one that is expected": {false, func(r *retries) {
+				r.found(noon, row, false, 0, false)
+				r.expect(noon.Add(time.Hour), at(2))
+				r.confirm(noon)
+				r.found(noon, nil, false, 0, false)
+			}},
+		} {
+			if got := none(tc.change); got != tc.want {
+				t.Errorf("%s: %t", name, got)
 			}
 		}
 	})
@@ -131,9 +168,8 @@ func TestRetriesFindEveryDueRow(t *testing.T) {
 				rows, nextIn, waits, _ := db.fetchDue(context.Background(), &r, limit)
 				for _, found := range rows {
 					delete(failed, found.id)
-					r.seen(found.at, found.id)
 				}
-				r.looked(clock(), len(rows) == limit, nextIn, waits)
+				r.found(clock(), rows, len(rows) == limit, nextIn, waits)
 			}
 		}
 		for range 60 {

@@ -84,38 +84,57 @@ func (s *session) checkServer(statement context.Context) {
 
 // page is the result of a fetch.
 type page struct {
-	lastValue int64 // of the id sequence
-	below     []int64
-	rows      []*row
+	below []int64 // unpublished ids between watermark and cursor
+	rows  []*row
 }
 
-// fetch reads a page of new rows after the cursor, of at most so many rows and bytes: each row may have its share. A
-// page of one row takes it whatever its size.
-func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
-	rowBytes := int64(maxBytes / limit)
+// share is how many bytes each row of a page may have. A page of one row takes it whatever its size.
+func share(limit, maxBytes int) int64 {
 	if limit == 1 {
-		rowBytes = math.MaxInt64
+		return math.MaxInt64
 	}
+	return int64(maxBytes / limit)
+}
+
+// fetch reads a page of new rows after the cursor, of at most so many rows and bytes, and what is unpublished between
+// the watermark and the cursor.
+func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
 	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
 		found, err := s.queries.FetchPage(ctx, eventsdb.FetchPageParams{
-			Sequence: s.sequence, Watermark: c.watermark.low, Cursor: c.position, RowBytes: rowBytes, PageSize: int64(limit),
-			HoldBack: s.holdBack,
+			Watermark: c.watermark.low, Cursor: c.position, RowBytes: share(limit, maxBytes), PageSize: int64(limit), HoldBack: s.holdBack,
 		})
 		rows := make([]row, len(found)) // one allocation; the rows of a page leave memory together
 		for i := range found {
 			f, r := &found[i], &rows[i]
-			switch f.Kind {
-			case 0:
-				p.lastValue = f.ID
-			case 1:
+			if f.ID <= c.position {
 				p.below = append(p.below, f.ID)
-			default:
-				*r = row{
-					id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
-					occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
-				}
-				p.rows = append(p.rows, r)
+				continue
 			}
+			*r = row{
+				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
+				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
+			}
+			p.rows = append(p.rows, r)
+		}
+		return err
+	})
+	return p, err
+}
+
+// fetchNew reads a page like fetch does, where nothing is below the cursor and no event is in retry.
+func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
+	err = s.ask(ctx, "fetch new", func(ctx context.Context) error {
+		found, err := s.queries.FetchNew(ctx, eventsdb.FetchNewParams{
+			Cursor: c.position, RowBytes: share(limit, maxBytes), PageSize: int64(limit),
+		})
+		rows := make([]row, len(found))
+		for i := range found {
+			f, r := &found[i], &rows[i]
+			*r = row{
+				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
+				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State),
+			}
+			p.rows = append(p.rows, r)
 		}
 		return err
 	})
@@ -199,11 +218,18 @@ func (s *session) sweep(ctx context.Context, after, upTo int64) (rows []eventsdb
 	return rows, err
 }
 
-// holders reads the transactions that have drawn an id and not ended.
-func (s *session) holders(ctx context.Context) (list []string, err error) {
-	err = s.ask(ctx, "read the holders of the sequence", func(ctx context.Context) error {
-		list, err = s.queries.SequenceHolders(ctx, s.sequence)
+// readSequence reads the last value of the id sequence, and the transactions that have drawn an id and not ended.
+func (s *session) readSequence(ctx context.Context) (lastValue int64, holders []string, err error) {
+	err = s.ask(ctx, "read the id sequence", func(ctx context.Context) error {
+		found, err := s.queries.ReadSequence(ctx, s.sequence)
+		for _, f := range found {
+			if f.Holder == "" {
+				lastValue = f.LastValue
+			} else {
+				holders = append(holders, f.Holder)
+			}
+		}
 		return err
 	})
-	return list, err
+	return lastValue, holders, err
 }

@@ -10,9 +10,10 @@ import (
 // statements is what the fetch loop asks the database, one statement at a time. A [session] answers it.
 type statements interface {
 	fetch(ctx context.Context, c *cursor, limit, maxBytes int) (page, error)
+	fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (page, error)
 	fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error)
 	reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error)
 	fetchDue(ctx context.Context, r *retries, limit int) (rows []dueRow, nextIn time.Duration, waits bool, err error)
 	sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepSliceRow, error)
-	holders(ctx context.Context) ([]string, error)
+	readSequence(ctx context.Context) (lastValue int64, holders []string, err error)
 }

@@ -154,14 +154,25 @@ func (db *table) read(r *record) *row {
 }
 
 func (db *table) fetch(_ context.Context, c *cursor, limit, maxBytes int) (page, error) {
-	p := page{lastValue: db.lastValue}
+	var p page
 	for _, r := range db.unpublished(c.watermark.low, c.position) {
 		p.below = append(p.below, r.id)
 	}
-	share := maxBytes / limit
 	for _, r := range firstOf(db.unpublished(c.position, math.MaxInt64), limit) {
 		found := db.read(r)
-		if db.handleable(found) && (limit == 1 || len(r.payload) <= share) {
+		if db.handleable(found) && int64(len(r.payload)) <= share(limit, maxBytes) {
+			found.payload = r.payload
+		}
+		p.rows = append(p.rows, found)
+	}
+	return p, nil
+}
+
+func (db *table) fetchNew(_ context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
+	for _, r := range firstOf(db.unpublished(c.position, math.MaxInt64), limit) {
+		found := db.read(r)
+		found.blocked = false
+		if found.state == pending && int64(len(r.payload)) <= share(limit, maxBytes) {
 			found.payload = r.payload
 		}
 		p.rows = append(p.rows, found)
@@ -242,11 +253,15 @@ func (db *table) sweep(_ context.Context, after, upTo int64) (rows []eventsdb.Sw
 	return rows, nil
 }
 
-func (db *table) holders(context.Context) (names []string, err error) {
+func (db *table) holders() (names []string) {
 	for _, tx := range db.open {
 		names = append(names, tx.name)
 	}
-	return names, nil
+	return names
+}
+
+func (db *table) readSequence(context.Context) (lastValue int64, holders []string, err error) {
+	return db.lastValue, db.holders(), nil
 }
 
 // settle writes outcomes with the guards of the settle statements, and returns them as committed.

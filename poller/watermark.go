@@ -17,38 +17,37 @@ import (
 //	waiting     M is chosen; some of the transactions that drew ids up to M are still open
 //	confirming  they have all ended; the next fetch that starts will see whatever they committed
 //
-// It is pure: the loop tells it about fetches and about the holders of the lock.
+// It is pure: the loop tells it about fetches and about readings of the sequence.
 type watermark struct {
 	low        int64               // no unseen event at or below this id
-	drawn      int64               // the sequence's last value at the last fetch
+	drawn      int64               // the sequence's last value at the last reading
 	candidate  int64               // M, where it is not resting
 	holders    map[string]struct{} // waiting: transactions that have to end first
 	confirming bool
 }
 
-// fetched takes in a fetch that started after the last call of any of watermark's methods, and the sequence's
-// last value then. It reports whether the sequence was set back: then nothing is known any more.
-func (w *watermark) fetched(lastValue int64) (setBack bool) {
+// fetched takes in a fetch that started after the last call of any of watermark's methods.
+func (w *watermark) fetched() {
+	if w.confirming {
+		*w = watermark{low: max(w.low, w.candidate), drawn: w.drawn}
+	}
+}
+
+// wantsReading reports whether it can use a reading of the sequence now: the cursor has moved on, or it waits
+// for some of the holders to end.
+func (w *watermark) wantsReading(cursor int64) bool {
+	return !w.confirming && (len(w.holders) > 0 || cursor > w.low)
+}
+
+// read takes in a reading of the sequence that started after a fetch that scanned up to cursor had ended: its
+// last value, and the transactions that held its lock after that. It reports whether the sequence was set back: then
+// nothing is known any more.
+func (w *watermark) read(cursor, lastValue int64, now []string) (setBack bool) {
 	if lastValue < w.drawn {
 		*w = watermark{drawn: lastValue}
 		return true
 	}
 	w.drawn = lastValue
-	if w.confirming {
-		*w = watermark{low: max(w.low, w.candidate), drawn: w.drawn}
-	}
-	return false
-}
-
-// wantsHolders reports whether it can use a reading of the holders now: the cursor has moved on, or it waits
-// for some of them to end.
-func (w *watermark) wantsHolders(cursor int64) bool {
-	return !w.confirming && (len(w.holders) > 0 || min(cursor, w.drawn) > w.low)
-}
-
-// held takes in the transactions that hold the sequence's lock, read after a fetch that scanned up
-// to cursor had ended.
-func (w *watermark) held(cursor int64, now []string) {
 	if len(w.holders) == 0 { // resting: choose M
 		w.candidate = min(cursor, w.drawn)
 		w.holders = make(map[string]struct{}, len(now))
@@ -63,6 +62,7 @@ func (w *watermark) held(cursor int64, now []string) {
 		}
 	}
 	w.confirming = len(w.holders) == 0
+	return false
 }
 
 // rewind takes the watermark back to id, because something below was found or may appear.

@@ -9,61 +9,60 @@ import (
 
 func TestWatermark(t *testing.T) {
 	t.Parallel()
-	drawn := func(lastValue int64) *watermark { return &watermark{drawn: lastValue} }
-	t.Run("without holders it takes a fetch that starts after their reading", func(t *testing.T) {
+	t.Run("without holders it takes a fetch that starts after the reading", func(t *testing.T) {
 		t.Parallel()
-		w := drawn(10)
-		w.held(10, nil)
-		if w.low != 0 || w.wantsHolders(10) {
+		var w watermark
+		w.read(10, 10, nil)
+		if w.low != 0 || w.wantsReading(10) {
 			t.Errorf("before the fetch: %+v", w)
 		}
-		w.fetched(10)
-		if w.low != 10 || w.wantsHolders(10) {
+		w.fetched()
+		if w.low != 10 || w.wantsReading(10) {
 			t.Errorf("after the fetch: %+v", w)
 		}
 	})
 	t.Run("it waits for every transaction that held the sequence, and for no other", func(t *testing.T) {
 		t.Parallel()
-		w := drawn(10)
-		w.held(10, []string{"a", "b"})
+		var w watermark
+		w.read(10, 10, []string{"a", "b"})
 		for _, now := range [][]string{{"a", "b", "c"}, {"b", "c"}, {"a", "b"}} {
-			w.fetched(20)
-			w.held(20, now)
-			if w.confirming || w.low != 0 || !w.wantsHolders(20) {
+			w.fetched()
+			w.read(20, 20, now)
+			if w.confirming || w.low != 0 || !w.wantsReading(20) {
 				t.Fatalf("with %v: %+v", now, w)
 			}
 		}
-		w.fetched(30)
-		w.held(30, []string{"c", "d"})
-		w.fetched(30)
+		w.fetched()
+		w.read(30, 30, []string{"c", "d"})
+		w.fetched()
 		if w.low != 10 {
 			t.Errorf("watermark %d", w.low)
 		}
 	})
 	t.Run("a name that comes back after its transaction has ended is another one", func(t *testing.T) {
 		t.Parallel()
-		w := drawn(10)
-		w.held(10, []string{"a", "b"})
-		w.held(10, []string{"b"})
-		w.held(10, []string{"a"})
-		w.fetched(10)
+		var w watermark
+		w.read(10, 10, []string{"a", "b"})
+		w.read(10, 10, []string{"b"})
+		w.read(10, 10, []string{"a"})
+		w.fetched()
 		if w.low != 10 {
 			t.Errorf("watermark %d", w.low)
 		}
 	})
-	t.Run("it asks for holders only where the cursor has moved on", func(t *testing.T) {
+	t.Run("it asks for a reading only where the cursor has moved on", func(t *testing.T) {
 		t.Parallel()
 		w := watermark{low: 5, drawn: 9}
-		if w.wantsHolders(5) || !w.wantsHolders(6) {
+		if w.wantsReading(5) || !w.wantsReading(6) {
 			t.Errorf("%+v", w)
 		}
 	})
 	t.Run("an id above what the sequence has given out proves nothing", func(t *testing.T) {
 		t.Parallel()
-		w := drawn(10)
-		w.held(1000, nil)
-		w.fetched(500)
-		if w.low != 10 || !w.wantsHolders(1000) {
+		var w watermark
+		w.read(1000, 10, nil)
+		w.fetched()
+		if w.low != 10 || !w.wantsReading(1000) {
 			t.Errorf("%+v", w)
 		}
 	})
@@ -71,10 +70,10 @@ func TestWatermark(t *testing.T) {
 		t.Parallel()
 		for _, confirming := range []bool{false, true} {
 			w := watermark{low: 5, drawn: 10, candidate: 8, confirming: confirming}
-			if !w.fetched(9) || w.low != 0 || w.confirming {
+			if !w.read(10, 9, nil) || w.low != 0 || w.confirming {
 				t.Errorf("%+v", w)
 			}
-			if w.fetched(9) || w.fetched(10) {
+			if w.read(0, 9, nil) || w.read(0, 10, nil) {
 				t.Errorf("set back twice: %+v", w)
 			}
 		}
@@ -90,7 +89,7 @@ func TestWatermark(t *testing.T) {
 			if w.low != tc.low || w.confirming != tc.confirming {
 				t.Errorf("to %d: %+v", tc.to, w)
 			}
-			w.fetched(10)
+			w.fetched()
 			if want := tc.low; !tc.confirming && w.low != want {
 				t.Errorf("to %d, after a fetch: %+v", tc.to, w)
 			}

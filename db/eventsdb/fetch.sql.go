@@ -138,37 +138,93 @@ func (q *Queries) FetchDue(ctx context.Context, arg FetchDueParams) ([]FetchDueR
 	return items, nil
 }
 
+const fetchNew = `-- name: FetchNew :many
+SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
+       CASE WHEN o.next_retry_at IS NULL AND pg_column_size(o.payload) <= $1::bigint THEN o.payload END::jsonb AS payload,
+       o.occurred_at, o.retry_count,
+       CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
+            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state
+FROM events.outbox o
+WHERE o.published_at IS NULL AND o.id > $2::bigint
+ORDER BY o.id
+LIMIT $3::bigint
+`
+
+type FetchNewParams struct {
+	RowBytes int64
+	Cursor   int64
+	PageSize int64
+}
+
+type FetchNewRow struct {
+	ID            int64
+	AggregateType string
+	AggregateID   uuid.UUID
+	EventType     string
+	Payload       []byte
+	OccurredAt    pgtype.Timestamptz
+	RetryCount    int32
+	State         int32
+}
+
+// The new rows alone (id > cursor, in id order), for the moments when nothing can appear below the cursor and no event is in
+// retry: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
+func (q *Queries) FetchNew(ctx context.Context, arg FetchNewParams) ([]FetchNewRow, error) {
+	rows, err := q.db.Query(ctx, fetchNew, arg.RowBytes, arg.Cursor, arg.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []FetchNewRow{}
+	for rows.Next() {
+		var i FetchNewRow
+		if err := rows.Scan(
+			&i.ID,
+			&i.AggregateType,
+			&i.AggregateID,
+			&i.EventType,
+			&i.Payload,
+			&i.OccurredAt,
+			&i.RetryCount,
+			&i.State,
+		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const fetchPage = `-- name: FetchPage :many
 
-SELECT 0::int AS kind, COALESCE(pg_sequence_last_value($1::text::regclass), 0)::bigint AS id,
-       ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
-       NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
-UNION ALL
-(SELECT 1, l.id, '', '00000000-0000-0000-0000-000000000000'::uuid, '', NULL, NULL, 0, 0, false
+(SELECT l.id, ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
+        NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
  FROM events.outbox l
- WHERE l.published_at IS NULL AND l.id > $2::bigint AND l.id <= $3::bigint
+ WHERE l.published_at IS NULL AND l.id > $1::bigint AND l.id <= $2::bigint
  ORDER BY l.id)
 UNION ALL
-SELECT 2, p.id, p.aggregate_type, p.aggregate_id, p.event_type,
-       CASE WHEN p.state = 0 AND NOT p.blocked AND pg_column_size(p.payload) <= $4::bigint THEN p.payload END,
+SELECT p.id, p.aggregate_type, p.aggregate_id, p.event_type,
+       CASE WHEN p.state = 0 AND NOT p.blocked AND pg_column_size(p.payload) <= $3::bigint THEN p.payload END,
        p.occurred_at, p.retry_count, p.state, p.blocked
 FROM (
     SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type, o.payload, o.occurred_at, o.retry_count,
            CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
                 WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END AS state,
-           ($5::boolean AND EXISTS (
+           ($4::boolean AND EXISTS (
                SELECT FROM events.outbox b
                WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
                  AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))::boolean AS blocked
     FROM events.outbox o
-    WHERE o.published_at IS NULL AND o.id > $3::bigint
+    WHERE o.published_at IS NULL AND o.id > $2::bigint
     ORDER BY o.id
-    LIMIT $6::bigint
+    LIMIT $5::bigint
 ) p
 `
 
 type FetchPageParams struct {
-	Sequence  string
 	Watermark int64
 	Cursor    int64
 	RowBytes  int64
@@ -177,7 +233,6 @@ type FetchPageParams struct {
 }
 
 type FetchPageRow struct {
-	Kind          int32
 	ID            int64
 	AggregateType string
 	AggregateID   uuid.UUID
@@ -198,13 +253,12 @@ type FetchPageRow struct {
 //	blocked  an earlier event of the aggregate is in retry, due or not (outbox_retry_aggregate_idx);
 //	         never where hold_back is false (Ordering: None)
 //
-// One snapshot in three parts: the sequence's last value (kind 0), late commits (kind 1: ids only, in their order,
-// watermark < id <= cursor), and new rows (kind 2: id > cursor, in id order). A payload is left out where the row cannot
-// be handled now, or where it is stored in more bytes than a row of this page may have: a running sum would bound the
-// page more exactly, and costs a wake 60 us of 300. Index: outbox_unpublished_idx.
+// One snapshot in two parts: unpublished ids below the cursor (watermark < id <= cursor, in their order, late commits
+// among them), and new rows (id > cursor, in id order). A payload is left out where the row cannot be handled now, or
+// where it is stored in more bytes than a row of this page may have. A wake waits for this statement, so it has nothing
+// else: a running sum of bytes cost it 60 us of 300, the sequence's last value 45. Index: outbox_unpublished_idx.
 func (q *Queries) FetchPage(ctx context.Context, arg FetchPageParams) ([]FetchPageRow, error) {
 	rows, err := q.db.Query(ctx, fetchPage,
-		arg.Sequence,
 		arg.Watermark,
 		arg.Cursor,
 		arg.RowBytes,
@@ -219,7 +273,6 @@ func (q *Queries) FetchPage(ctx context.Context, arg FetchPageParams) ([]FetchPa
 	for rows.Next() {
 		var i FetchPageRow
 		if err := rows.Scan(
-			&i.Kind,
 			&i.ID,
 			&i.AggregateType,
 			&i.AggregateID,
@@ -230,6 +283,46 @@ func (q *Queries) FetchPage(ctx context.Context, arg FetchPageParams) ([]FetchPa
 			&i.State,
 			&i.Blocked,
 		); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const readSequence = `-- name: ReadSequence :many
+SELECT COALESCE(pg_sequence_last_value($1::text::regclass), 0)::bigint AS last_value, ''::text AS holder
+UNION ALL
+SELECT 0, l.virtualtransaction::text
+FROM pg_catalog.pg_locks l
+WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+  AND l.relation = $1::text::regclass
+  AND l.pid IS DISTINCT FROM pg_backend_pid()
+`
+
+type ReadSequenceRow struct {
+	LastValue int64
+	Holder    string
+}
+
+// The sequence's last value (holder ”), and after it, as the order of an Append is, the transactions that have drawn an id
+// and not ended, prepared ones and rolled-back savepoints included: nextval holds RowExclusiveLock on the sequence
+// until its transaction ends. So whoever drew an id up to the last value holds it still, or has ended. Reading
+// the last value takes the same lock.
+func (q *Queries) ReadSequence(ctx context.Context, sequence string) ([]ReadSequenceRow, error) {
+	rows, err := q.db.Query(ctx, readSequence, sequence)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []ReadSequenceRow{}
+	for rows.Next() {
+		var i ReadSequenceRow
+		if err := rows.Scan(&i.LastValue, &i.Holder); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -328,36 +421,6 @@ func (q *Queries) ReloadLanes(ctx context.Context, arg ReloadLanesParams) ([]Rel
 			return nil, err
 		}
 		items = append(items, i)
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
-const sequenceHolders = `-- name: SequenceHolders :many
-SELECT l.virtualtransaction::text
-FROM pg_catalog.pg_locks l
-WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-  AND l.relation = $1::text::regclass
-`
-
-// The transactions that have drawn an id and not ended, prepared ones and rolled-back savepoints included: nextval
-// holds RowExclusiveLock on the sequence until its transaction ends.
-func (q *Queries) SequenceHolders(ctx context.Context, sequence string) ([]string, error) {
-	rows, err := q.db.Query(ctx, sequenceHolders, sequence)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	items := []string{}
-	for rows.Next() {
-		var l_virtualtransaction string
-		if err := rows.Scan(&l_virtualtransaction); err != nil {
-			return nil, err
-		}
-		items = append(items, l_virtualtransaction)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err

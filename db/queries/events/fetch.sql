@@ -7,20 +7,17 @@
 --            never where hold_back is false (Ordering: None)
 
 -- name: FetchPage :many
--- One snapshot in three parts: the sequence's last value (kind 0), late commits (kind 1: ids only, in their order,
--- watermark < id <= cursor), and new rows (kind 2: id > cursor, in id order). A payload is left out where the row cannot
--- be handled now, or where it is stored in more bytes than a row of this page may have: a running sum would bound the
--- page more exactly, and costs a wake 60 us of 300. Index: outbox_unpublished_idx.
-SELECT 0::int AS kind, COALESCE(pg_sequence_last_value(sqlc.arg(sequence)::text::regclass), 0)::bigint AS id,
-       ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
-       NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
-UNION ALL
-(SELECT 1, l.id, '', '00000000-0000-0000-0000-000000000000'::uuid, '', NULL, NULL, 0, 0, false
+-- One snapshot in two parts: unpublished ids below the cursor (watermark < id <= cursor, in their order, late commits
+-- among them), and new rows (id > cursor, in id order). A payload is left out where the row cannot be handled now, or
+-- where it is stored in more bytes than a row of this page may have. A wake waits for this statement, so it has nothing
+-- else: a running sum of bytes cost it 60 us of 300, the sequence's last value 45. Index: outbox_unpublished_idx.
+(SELECT l.id, ''::text AS aggregate_type, '00000000-0000-0000-0000-000000000000'::uuid AS aggregate_id, ''::text AS event_type,
+        NULL::jsonb AS payload, NULL::timestamptz AS occurred_at, 0::int AS retry_count, 0::int AS state, false AS blocked
  FROM events.outbox l
  WHERE l.published_at IS NULL AND l.id > sqlc.arg(watermark)::bigint AND l.id <= sqlc.arg(cursor)::bigint
  ORDER BY l.id)
 UNION ALL
-SELECT 2, p.id, p.aggregate_type, p.aggregate_id, p.event_type,
+SELECT p.id, p.aggregate_type, p.aggregate_id, p.event_type,
        CASE WHEN p.state = 0 AND NOT p.blocked AND pg_column_size(p.payload) <= sqlc.arg(row_bytes)::bigint THEN p.payload END,
        p.occurred_at, p.retry_count, p.state, p.blocked
 FROM (
@@ -36,6 +33,19 @@ FROM (
     ORDER BY o.id
     LIMIT sqlc.arg(page_size)::bigint
 ) p;
+
+-- name: FetchNew :many
+-- The new rows alone (id > cursor, in id order), for the moments when nothing can appear below the cursor and no event is in
+-- retry: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
+SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
+       CASE WHEN o.next_retry_at IS NULL AND pg_column_size(o.payload) <= sqlc.arg(row_bytes)::bigint THEN o.payload END::jsonb AS payload,
+       o.occurred_at, o.retry_count,
+       CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
+            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state
+FROM events.outbox o
+WHERE o.published_at IS NULL AND o.id > sqlc.arg(cursor)::bigint
+ORDER BY o.id
+LIMIT sqlc.arg(page_size)::bigint;
 
 -- name: FetchByID :many
 -- The rows of late commits, in the shape of FetchPage's new rows. Index: outbox_unpublished_idx.
@@ -121,11 +131,16 @@ WHERE s.published_at IS NULL AND s.id > sqlc.arg(after_id)::bigint AND s.id <= s
         AND b.published_at IS NULL AND b.next_retry_at < 'infinity'))
 ORDER BY s.id;
 
--- name: SequenceHolders :many
--- The transactions that have drawn an id and not ended, prepared ones and rolled-back savepoints included: nextval
--- holds RowExclusiveLock on the sequence until its transaction ends.
-SELECT l.virtualtransaction::text
+-- name: ReadSequence :many
+-- The sequence's last value (holder ''), and after it, as the order of an Append is, the transactions that have drawn an id
+-- and not ended, prepared ones and rolled-back savepoints included: nextval holds RowExclusiveLock on the sequence
+-- until its transaction ends. So whoever drew an id up to the last value holds it still, or has ended. Reading
+-- the last value takes the same lock.
+SELECT COALESCE(pg_sequence_last_value(sqlc.arg(sequence)::text::regclass), 0)::bigint AS last_value, ''::text AS holder
+UNION ALL
+SELECT 0, l.virtualtransaction::text
 FROM pg_catalog.pg_locks l
 WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
   AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-  AND l.relation = sqlc.arg(sequence)::text::regclass;
+  AND l.relation = sqlc.arg(sequence)::text::regclass
+  AND l.pid IS DISTINCT FROM pg_backend_pid();
