@@ -169,7 +169,7 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 	cfg := w.cfg.poller()
 	cfg.Pool, cfg.Connect = db.pool, db.connectOwner
 	cfg.Namespace, cfg.Sequence = db.facts.Namespace, db.facts.Sequence
-	cfg.Dispatch = w.dispatcher.Dispatch
+	cfg.Deliver = w.dispatcher.Deliver
 	cfg.Listening = func() bool { return l.Healthy() }
 	cfg.Suspect = func(reason string) { l.Suspect(reason) }
 	p, err := poller.New(cfg)

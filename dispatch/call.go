@@ -33,10 +33,8 @@ type result struct {
 	after      *time.Duration // the delay that the error asks for, nil where it does not
 }
 
-// call is one handler call. The handler runs on a goroutine that the call owns, also where an
-// event has one subscriber only: runtime.Goexit (t.FailNow in a test's handler) ends the
-// goroutine that it is called on, and nothing can stop that. On the goroutine of Dispatch it
-// would take the caller away, and the event would never get an outcome.
+// call is one handler call. Its result is there also where the handler ends its goroutine
+// (runtime.Goexit), which nothing can stop.
 //
 // Calls are pooled, for the sake of their timer, channel and function value.
 type call struct {
@@ -52,15 +50,14 @@ type call struct {
 	result  result
 }
 
-// start begins a handler call; wait must follow.
-func (d *Dispatcher) start(ctx context.Context, sub *subscription, dl Delivery) *call {
+// newCall prepares a handler call: run it, and then wait.
+func (d *Dispatcher) newCall(ctx context.Context, sub *subscription, dl Delivery) *call {
 	c, _ := d.calls.Get().(*call)
 	if c == nil {
 		c = &call{d: d, done: make(chan struct{}, 1)}
 		c.run = c.handle
 	}
 	c.ctx, c.sub, c.delivery = ctx, sub, dl
-	go c.run()
 	return c
 }
 

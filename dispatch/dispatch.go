@@ -9,10 +9,15 @@ import (
 	"github.com/seed-9a365b49/outbox/event"
 )
 
-// Dispatch makes one attempt at an event: it calls every subscriber that has not succeeded
-// yet, all at the same time, waits for all of them, and returns what is to be settled. A
+// Deliver makes one attempt at an event: it calls every subscriber that has not succeeded
+// yet, all at the same time, waits for all of them, and calls done with what is to be settled. A
 // failed attempt is logged here, once. Whatever a handler does short of running for ever,
-// Dispatch returns an outcome: a panic and a runtime.Goexit are failures like an error.
+// done is called, once, on the goroutine of Deliver: a panic and a runtime.Goexit are failures
+// like an error.
+//
+// One of the handlers runs on the goroutine of Deliver, which spares an event with one subscriber
+// a goroutine. If it ends that goroutine (runtime.Goexit, as t.FailNow does in a test's handler), Deliver does not
+// return: done is called while the goroutine ends.
 //
 // A handler that runs on past its timeout is waited for, and the log says so once. Giving it
 // up would let the retry, or the next event of the aggregate, start while it still works, and
@@ -24,38 +29,52 @@ import (
 // those that succeeded are called again at the redelivery. A subscriber whose own timeout came
 // before the shutdown has failed, and an event whose subscribers all succeed is Published.
 // With ctx done from the start nothing is called.
-func (d *Dispatcher) Dispatch(ctx context.Context, dl Delivery) Outcome {
+func (d *Dispatcher) Deliver(ctx context.Context, dl Delivery, done func(Outcome)) {
 	if ctx.Err() != nil {
-		return Outcome{Kind: Untouched}
+		done(Outcome{Kind: Untouched})
+		return
 	}
-	var few [4]result // spares an allocation for each event
-	results := few[:0]
-
 	subs := d.subscribers(dl.Event.Type)
-	call, skipped := dl.remaining(subs, d.maxAttempts)
+	remaining, skipped := dl.remaining(subs, d.maxAttempts)
 	if len(subs) == 0 {
-		results = append(results, noSubscriber(dl.Event.Type))
-	} else {
-		results = d.callAll(ctx, call, dl, results)
+		d.end(dl, []result{noSubscriber(dl.Event.Type)}, nil, done)
+		return
 	}
-
-	out := d.conclude(dl, results, skipped)
-	d.report(dl, results, out)
-	return out
+	ctx = event.NewContext(ctx, dl.Event)
+	var few [4]*call // spares an allocation for each event
+	calls := few[:0]
+	for _, sub := range remaining {
+		calls = append(calls, d.newCall(ctx, sub, dl))
+	}
+	defer func() { // also if the handler ends this goroutine
+		var few [4]result
+		results := few[:0]
+		for _, c := range calls {
+			results = append(results, c.wait())
+		}
+		d.end(dl, results, skipped, done)
+	}()
+	for i, c := range calls {
+		if i < len(calls)-1 {
+			go c.run()
+		} else {
+			c.run()
+		}
+	}
 }
 
-// callAll calls subs and appends their results to results, in the same order.
-func (d *Dispatcher) callAll(ctx context.Context, subs []*subscription, dl Delivery, results []result) []result {
-	ctx = event.NewContext(ctx, dl.Event)
-	var few [4]*call
-	calls := few[:0]
-	for _, s := range subs {
-		calls = append(calls, d.start(ctx, s, dl))
-	}
-	for _, c := range calls {
-		results = append(results, c.wait())
-	}
-	return results
+// end concludes the attempt.
+func (d *Dispatcher) end(dl Delivery, results []result, skipped []*subscription, done func(Outcome)) {
+	out := d.conclude(dl, results, skipped)
+	d.report(dl, results, out)
+	done(out)
+}
+
+// Dispatch is [Dispatcher.Deliver] for a caller that waits for the outcome, whatever a handler does to its goroutine.
+func (d *Dispatcher) Dispatch(ctx context.Context, dl Delivery) Outcome {
+	out := make(chan Outcome, 1)
+	go d.Deliver(ctx, dl, func(o Outcome) { out <- o })
+	return <-out
 }
 
 // noSubscriber is the failure of an event that nobody subscribes to. It is retried like any

@@ -33,8 +33,8 @@ type Config struct {
 }
 
 // Dispatcher delivers events to subscribers. Register everything with [Dispatcher.Subscribe]
-// and [Dispatcher.Use] first; from the first [Dispatcher.Dispatch] on the registration is
-// fixed. Dispatch is safe for concurrent use.
+// and [Dispatcher.Use] first; from the first [Dispatcher.Deliver] on the registration is
+// fixed. Deliver is safe for concurrent use.
 type Dispatcher struct {
 	registry
 	retry       RetryPolicy

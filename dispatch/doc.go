@@ -3,7 +3,7 @@
 //
 // The way of an event through this package, a file a step:
 //
-//	dispatch.go   Dispatch: which subscribers are left → call them → combine → log
+//	dispatch.go   Deliver: which subscribers are left → call them → combine → log
 //	registry.go   which subscribers an event type has, with middleware applied
 //	call.go       one handler call: its timeout, its panics, what its error means
 //	outcome.go    what the results of all subscribers make of the event
@@ -17,7 +17,7 @@
 //	no return within Timeout  its context is cancelled; an error returned then counts as a timeout
 //	Permanent(err)            no further attempt for this subscriber (also backoff.Permanent)
 //	RetryAfter(d, err)        retry after d
-//	an error after ctx (the one given to Dispatch) was cancelled: nothing is recorded
+//	an error after ctx (the one given to Deliver) was cancelled: nothing is recorded
 //
 // The package knows no SQL and keeps no state between events: the caller hands in what
 // earlier attempts achieved ([Delivery]) and stores what this one did ([Outcome]).

@@ -14,7 +14,7 @@ import (
 //
 // The context is cancelled at the subscriber's timeout and at shutdown, and it carries the
 // event ([event.FromContext]). The worker never abandons a handler that ignores its context:
-// see [Dispatcher.Dispatch]. All subscribers of an event get the same *Event, at the same
+// see [Dispatcher.Deliver]. All subscribers of an event get the same *Event, at the same
 // time: read it, do not change it.
 type Handler interface {
 	Handle(ctx context.Context, e *event.Event) error

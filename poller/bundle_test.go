@@ -81,7 +81,7 @@ func prepare(t *testing.T, db *pgtest.DB, handle func(context.Context, *event.Ev
 	cfg := Config{
 		Pool:                 db.Pool,
 		Connect:              connectTo(t, db.URL),
-		Dispatch:             d.Dispatch,
+		Deliver:              d.Deliver,
 		Namespace:            facts.namespace,
 		Sequence:             facts.sequence,
 		Listening:            func() bool { return true },

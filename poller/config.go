@@ -43,8 +43,9 @@ type Config struct {
 	Pool *pgxpool.Pool
 	// Connect opens a dedicated session on the direct address, for the ownership and the fetches. Required.
 	Connect func(ctx context.Context) (*pgx.Conn, error)
-	// Dispatch handles one event and says what became of it. Required.
-	Dispatch func(ctx context.Context, d dispatch.Delivery) dispatch.Outcome
+	// Deliver has one event handled and calls done once with what became of it, on its own goroutine. It may end that
+	// goroutine. Required.
+	Deliver func(ctx context.Context, d dispatch.Delivery, done func(dispatch.Outcome))
 	// Namespace is that of the public ids (events.outbox_meta). Required.
 	Namespace uuid.UUID
 	// Sequence is the qualified name of the sequence of events.outbox.id. Required.
@@ -84,7 +85,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	require(c.Pool != nil, "Pool")
 	require(c.Connect != nil, "Connect")
-	require(c.Dispatch != nil, "Dispatch")
+	require(c.Deliver != nil, "Deliver")
 	require(c.Namespace != uuid.Nil, "Namespace")
 	require(c.Sequence != "", "Sequence")
 	require(c.Listening != nil, "Listening")

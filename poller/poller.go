@@ -208,7 +208,8 @@ func (p *Poller) startHandlers() {
 	}
 }
 
-// handle takes one event after another until there is none for it.
+// handle takes one event after another until there is none for it. A handler may end this goroutine (runtime.Goexit): the loop
+// starts another when that event's outcome is settled.
 func (p *Poller) handle() {
 	for {
 		session := p.session.Load()
@@ -219,21 +220,22 @@ func (p *Poller) handle() {
 		if r == nil {
 			return
 		}
-		p.finish(r, p.deliver(r))
+		p.deliver(r)
 	}
 }
 
 // deliver has one event handled.
-func (p *Poller) deliver(r *row) dispatch.Outcome {
+func (p *Poller) deliver(r *row) {
 	delivery, isEnvelope, err := r.decode(p.cfg.Namespace)
 	if err != nil {
 		p.log.Error().Int64("event_id", r.id).Str("event_type", r.eventType).Err(err).Msg("event_dead")
-		return dispatch.Outcome{Kind: dispatch.Dead, Error: dispatch.CleanError(err.Error())}
+		p.finish(r, dispatch.Outcome{Kind: dispatch.Dead, Error: dispatch.CleanError(err.Error())})
+		return
 	}
 	if !isEnvelope {
 		p.stats.notEnvelopes.Add(1)
 	}
-	return p.cfg.Dispatch(p.handling, delivery)
+	p.cfg.Deliver(p.handling, delivery, func(o dispatch.Outcome) { p.finish(r, o) })
 }
 
 // finish hands the outcome over to the settler and the lane on to its next event.

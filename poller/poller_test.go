@@ -3,6 +3,7 @@ package poller
 import (
 	"context"
 	"errors"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -37,6 +38,23 @@ func TestDelivery(t *testing.T) {
 			if got := b.seen()[i]; got != id {
 				t.Fatalf("handled event %d, want %d", got, id)
 			}
+		}
+	})
+
+	t.Run("a handler that ends its goroutine has failed, and the others go on", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		insertMany(t, db.Pool, 3, 1)
+		var exits atomic.Int32
+		b := start(t, db, func(context.Context, *event.Event) error {
+			if exits.Add(1) <= 2 {
+				runtime.Goexit()
+			}
+			return nil
+		}, func(c *Config) { c.Concurrency = 1 })
+		b.waitRows(3, "published_at IS NOT NULL")
+		if n := len(b.seen()); n != 5 {
+			t.Errorf("%d calls, want 5", n)
 		}
 	})
 
