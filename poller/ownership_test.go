@@ -101,7 +101,8 @@ func TestOwnership(t *testing.T) {
 // killOwner ends the server's process of the owner's session.
 func (b *bundle) killOwner() {
 	b.t.Helper()
-	b.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 'events.outbox'::regclass`)
+	b.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = 'events.outbox'::regclass
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 }
 
 func TestOutages(t *testing.T) {

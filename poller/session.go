@@ -2,6 +2,7 @@ package poller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgsession"
 )
 
 // session is the owner's dedicated connection. Every fetch runs on it, so that none can succeed without ownership.
@@ -22,13 +24,15 @@ type session struct {
 	pool     *pgxpool.Pool
 	sequence string
 	holdBack bool
-	answered atomic.Int64 // when it last answered, in nanoseconds since the process's epoch
+	waiting  func() time.Duration // for the server's next bytes
+	answered atomic.Int64         // when it last answered, in nanoseconds since the process's epoch
 }
 
 const (
-	// statementTimeout bounds a statement of the fetch loop, which the server is working on.
+	// statementTimeout bounds the wait for the next bytes of an answer, while the server is working on the statement. An answer
+	// may take longer in all: an event of many megabytes on a slow network arrives when it arrives.
 	statementTimeout = time.Minute
-	// silence is how long an answer may take before the server is asked whether it is working on the statement at all.
+	// silence is how long that wait may be before the server is asked whether it is working on the statement at all.
 	silence = time.Second
 	// lease is how long after the last answer handlers may still be started: another worker may own the outbox since.
 	lease = 5 * time.Second
@@ -40,7 +44,7 @@ var epoch = time.Now()
 func newSession(o *owned, cfg *Config) *session {
 	s := &session{
 		conn: o.conn, pid: o.pid, queries: eventsdb.New(o.conn),
-		pool: cfg.Pool, sequence: cfg.Sequence, holdBack: cfg.Ordering == PerAggregate,
+		pool: cfg.Pool, sequence: cfg.Sequence, holdBack: cfg.Ordering == PerAggregate, waiting: pgsession.Waiting(o.conn),
 	}
 	s.answered.Store(int64(time.Since(epoch)))
 	return s
@@ -51,34 +55,58 @@ func (s *session) alive() bool {
 	return time.Since(epoch)-time.Duration(s.answered.Load()) < lease
 }
 
+var (
+	errSilent = errors.New("the server is not working on the statement, and nothing has arrived for a second: the connection is dead")
+	errSlow   = fmt.Errorf("the server has been working on the statement for %s (does something hold a lock on events.outbox?)", statementTimeout)
+)
+
 // ask runs one statement. If the answer is late and the server has no such statement under way, the connection
 // is dead although it looks open (a silent network, a stopped proxy): it is closed, and so is the server's end, which
 // would otherwise keep the ownership.
 func (s *session) ask(ctx context.Context, name string, statement func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, statementTimeout)
-	defer cancel()
-	watch := time.AfterFunc(silence, func() { s.checkServer(ctx) })
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := time.AfterFunc(silence+silence/20, func() { s.checkServer(ctx, cancel) }) // the wait begins a little later than now
 	defer watch.Stop()
-	if err := statement(ctx); err != nil {
+	// The statement is not given ctx, for whose end pgx would have a goroutine wait. It ends by a deadline, and not by
+	// Close, which makes pgx dial a cancel request.
+	socket, interrupted := s.conn.PgConn().Conn(), make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = socket.SetDeadline(epoch)
+		close(interrupted)
+	})
+	err := statement(context.WithoutCancel(ctx))
+	if !stop() {
+		<-interrupted
+		_ = socket.SetDeadline(time.Time{}) // if the statement was faster, the connection is as good as before
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	s.answered.Store(int64(time.Since(epoch)))
 	return nil
 }
 
-// checkServer asks through the pool what the server is doing for this session, until the statement has ended.
-func (s *session) checkServer(statement context.Context) {
+// checkServer watches the wait for an answer until the statement has ended. Where nothing arrives it asks through the pool what
+// the server is doing for this session.
+func (s *session) checkServer(statement context.Context, cancel context.CancelCauseFunc) {
 	for statement.Err() == nil {
-		ctx, cancel := context.WithTimeout(statement, silence)
-		state, err := eventsdb.New(s.pool).SessionState(ctx, s.pid)
-		if err == nil && (state == "idle" || state == "gone") && statement.Err() == nil {
-			_, _ = eventsdb.New(s.pool).TerminateSession(ctx, s.pid) // at worst the standby's watch does it
-			_ = s.conn.PgConn().Conn().Close()                       // safe from another goroutine; the statement fails
-			cancel()
-			return
+		ctx, stop := context.WithTimeout(statement, silence)
+		switch waited := s.waiting(); {
+		case waited >= statementTimeout:
+			cancel(errSlow)
+		case waited >= silence:
+			state, err := eventsdb.New(s.pool).SessionState(ctx, s.pid)
+			if err == nil && (state == "idle" || state == "gone") && s.waiting() >= silence && statement.Err() == nil {
+				_, _ = eventsdb.New(s.pool).TerminateSession(ctx, s.pid) // at worst the standby's watch does it
+				cancel(errSilent)
+			}
 		}
 		<-ctx.Done() // once a silence
-		cancel()
+		stop()
 	}
 }
 

@@ -4,9 +4,11 @@ package netcut
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Proxy forwards connections to one target. Its methods are safe for concurrent use.
@@ -19,7 +21,11 @@ type Proxy struct {
 	state  state
 	healed chan struct{} // closed at the end of a black hole
 	links  map[*link]struct{}
+	rate   int // bytes a second in one direction of one connection; 0: unlimited
 }
+
+// chunk is how many bytes are moved at once.
+const chunk = 32 << 10
 
 type state int
 
@@ -61,6 +67,14 @@ func (p *Proxy) Blackhole() { p.set(black) }
 
 // Heal lets new connections through, and those from the black hole go on where they were.
 func (p *Proxy) Heal() { p.set(open) }
+
+// Throttle lets so many bytes a second through, in each direction of each connection that is made from now on. What is
+// sent faster is taken and kept, as the buffers of a slow network do: the sender is done long before the receiver.
+func (p *Proxy) Throttle(bytesPerSecond int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = bytesPerSecond
+}
 
 func (p *Proxy) close() {
 	p.set(closed)
@@ -127,8 +141,8 @@ func (p *Proxy) serve(l *link) {
 		return
 	}
 	var up sync.WaitGroup
-	up.Go(func() { p.pump(l, server, l.client) })
-	p.pump(l, l.client, server)
+	up.Go(func() { p.pump(l, server, p.slow(l, l.client)) })
+	p.pump(l, l.client, p.slow(l, server))
 	up.Wait()
 }
 
@@ -153,8 +167,8 @@ func (p *Proxy) pass(l *link) bool {
 
 // pump moves bytes one way, then passes their end on. After a failed write both
 // directions are over.
-func (p *Proxy) pump(l *link, to, from net.Conn) {
-	buf := make([]byte, 32<<10)
+func (p *Proxy) pump(l *link, to net.Conn, from io.Reader) {
+	buf := make([]byte, chunk)
 	for {
 		n, err := from.Read(buf)
 		if !p.pass(l) {
@@ -171,6 +185,51 @@ func (p *Proxy) pump(l *link, to, from net.Conn) {
 			return
 		}
 	}
+}
+
+// slow returns what comes from a connection, at the proxy's rate.
+func (p *Proxy) slow(l *link, from net.Conn) io.Reader {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.rate == 0 {
+		return from
+	}
+	kept := make(chan []byte, 4096)
+	p.running.Go(func() {
+		defer close(kept)
+		for {
+			buf := make([]byte, chunk)
+			n, err := from.Read(buf)
+			select {
+			case kept <- buf[:n]:
+			case <-l.ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+	return &slowReader{l: l, kept: kept, rate: p.rate}
+}
+
+// slowReader takes its time.
+type slowReader struct {
+	l    *link
+	kept <-chan []byte
+	rate int
+}
+
+func (r *slowReader) Read(to []byte) (int, error) {
+	bytes, more := <-r.kept
+	if !more {
+		return 0, io.EOF
+	}
+	select {
+	case <-time.After(time.Duration(len(bytes)) * time.Second / time.Duration(r.rate)):
+	case <-r.l.ctx.Done():
+	}
+	return copy(to, bytes), nil
 }
 
 // closeWrite tells the peer that nothing more will come.

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -120,6 +121,14 @@ func TestOpen(t *testing.T) {
 		send(t, two, "world")
 		receives(t, two, "world")
 		receives(t, one, "hello")
+	})
+	t.Run("passes all bytes on where it is throttled", func(t *testing.T) {
+		t.Parallel()
+		p := newProxy(t)
+		p.Throttle(1 << 20)
+		conn := dial(t, p)
+		send(t, conn, strings.Repeat("0123456789", 5000))
+		receives(t, conn, strings.Repeat("0123456789", 5000))
 	})
 	t.Run("passes the end on, after everything before it", func(t *testing.T) {
 		t.Parallel()

@@ -53,7 +53,7 @@ type setting struct{ name, value string }
 // Config returns a copy of base for one dedicated session with the given role, for instance "listener".
 //
 // The session's application_name is "outbox/<role>", followed by the one of base if it has one.
-// Its settings are made after connecting and not as startup parameters, which a pooler refuses
+// The copy is for one connection at a time. Its settings are made after connecting and not as startup parameters, which a pooler refuses
 // (08P01); a server that does not know one of them goes without. Hooks of base are kept.
 func Config(base *pgx.ConnConfig, role string) *pgx.ConnConfig {
 	cfg := base.Copy()
@@ -72,8 +72,10 @@ func Config(base *pgx.ConnConfig, role string) *pgx.ConnConfig {
 		return conn, nil
 	}
 
+	keep := watchReads(cfg)
 	after := cfg.AfterConnect
 	cfg.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		keep(conn)
 		if err := apply(ctx, conn, settings); err != nil {
 			return fmt.Errorf("set up session: %w", err)
 		}
