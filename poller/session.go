@@ -116,6 +116,14 @@ type page struct {
 	rows  []*row
 }
 
+// newRow returns a row as all fetches read it.
+func newRow(f *eventsdb.FetchPageRow) row {
+	return row{
+		id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
+		occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
+	}
+}
+
 // share is how many bytes each row of a page may have. A page of one row takes it whatever its size.
 func share(limit, maxBytes int) int64 {
 	if limit == 1 {
@@ -133,16 +141,12 @@ func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p 
 		})
 		rows := make([]row, len(found)) // one allocation; the rows of a page leave memory together
 		for i := range found {
-			f, r := &found[i], &rows[i]
-			if f.ID <= c.position {
+			if f := &found[i]; f.ID <= c.position {
 				p.below = append(p.below, f.ID)
-				continue
+			} else {
+				rows[i] = newRow(f)
+				p.rows = append(p.rows, &rows[i])
 			}
-			*r = row{
-				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
-				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
-			}
-			p.rows = append(p.rows, r)
 		}
 		return err
 	})
@@ -157,12 +161,8 @@ func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) 
 		})
 		rows := make([]row, len(found))
 		for i := range found {
-			f, r := &found[i], &rows[i]
-			*r = row{
-				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
-				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State),
-			}
-			p.rows = append(p.rows, r)
+			rows[i] = newRow((*eventsdb.FetchPageRow)(&found[i]))
+			p.rows = append(p.rows, &rows[i])
 		}
 		return err
 	})
@@ -173,11 +173,9 @@ func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) 
 func (s *session) fetchByID(ctx context.Context, ids []int64, maxBytes int) (rows []*row, err error) {
 	err = s.ask(ctx, "fetch late commits", func(ctx context.Context) error {
 		found, err := s.queries.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: ids, MaxBytes: int64(maxBytes), HoldBack: s.holdBack})
-		for _, f := range found {
-			rows = append(rows, &row{
-				id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
-				occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
-			})
+		for i := range found {
+			r := newRow((*eventsdb.FetchPageRow)(&found[i]))
+			rows = append(rows, &r)
 		}
 		return err
 	})

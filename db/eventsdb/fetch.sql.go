@@ -143,7 +143,7 @@ SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
        CASE WHEN o.next_retry_at IS NULL AND pg_column_size(o.payload) <= $1::bigint THEN o.payload END::jsonb AS payload,
        o.occurred_at, o.retry_count,
        CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
-            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state
+            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state, false AS blocked
 FROM events.outbox o
 WHERE o.published_at IS NULL AND o.id > $2::bigint
 ORDER BY o.id
@@ -165,6 +165,7 @@ type FetchNewRow struct {
 	OccurredAt    pgtype.Timestamptz
 	RetryCount    int32
 	State         int32
+	Blocked       bool
 }
 
 // The new rows alone (id > cursor, in id order), for the moments when nothing can appear below the cursor and no event is in
@@ -187,6 +188,7 @@ func (q *Queries) FetchNew(ctx context.Context, arg FetchNewParams) ([]FetchNewR
 			&i.OccurredAt,
 			&i.RetryCount,
 			&i.State,
+			&i.Blocked,
 		); err != nil {
 			return nil, err
 		}

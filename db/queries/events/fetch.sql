@@ -41,7 +41,7 @@ SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
        CASE WHEN o.next_retry_at IS NULL AND pg_column_size(o.payload) <= sqlc.arg(row_bytes)::bigint THEN o.payload END::jsonb AS payload,
        o.occurred_at, o.retry_count,
        CASE WHEN o.next_retry_at IS NULL THEN 0 WHEN o.next_retry_at <= now() THEN 1
-            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state
+            WHEN o.next_retry_at < 'infinity' THEN 2 ELSE 3 END::int AS state, false AS blocked
 FROM events.outbox o
 WHERE o.published_at IS NULL AND o.id > sqlc.arg(cursor)::bigint
 ORDER BY o.id
