@@ -32,7 +32,7 @@ const (
 type answer struct {
 	status   int
 	header   http.Header
-	location string // of a redirect, without credentials and query
+	location string // where a redirect leads, without credentials and query; empty: nowhere
 	reason   string // the beginning of the body, on one line; empty for 2xx
 }
 
@@ -40,7 +40,7 @@ type answer struct {
 func readAnswer(resp *http.Response, cancel context.CancelFunc) answer {
 	defer resp.Body.Close()
 	a := answer{status: resp.StatusCode, header: resp.Header}
-	if u, err := resp.Location(); err == nil {
+	if u, err := resp.Location(); err == nil && a.status != http.StatusNotModified {
 		a.location = withoutSecrets(u)
 	}
 	if a.status == http.StatusSwitchingProtocols {
@@ -66,8 +66,9 @@ func (a answer) judge(address string, now time.Time) error {
 	switch {
 	case a.accepted():
 		return nil
-	case a.status >= 300 && a.status <= 399:
-		return dispatch.Permanent(a.errorf("post to %s: answered %s; redirects are not followed, so the sink must have the final address", address, a.redirect()))
+	case a.status >= 300 && a.status <= 399 && a.location != "":
+		return dispatch.Permanent(a.errorf("post to %s: answered %s to %s; redirects are not followed, so the sink must have the final address",
+			address, a.statusText(), a.location))
 	case a.temporary():
 		err := a.errorf("post to %s: answered %s", address, a.statusText())
 		if delay, ok := retryAfter(a.header, now); ok {
@@ -92,13 +93,6 @@ func (a answer) temporary() bool {
 // statusText uses the standard's words: the receiver's own could be anything.
 func (a answer) statusText() string {
 	return strings.TrimSpace(strconv.Itoa(a.status) + " " + http.StatusText(a.status))
-}
-
-func (a answer) redirect() string {
-	if a.location == "" {
-		return a.statusText()
-	}
-	return a.statusText() + " to " + a.location
 }
 
 func (a answer) errorf(format string, args ...any) error {

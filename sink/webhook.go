@@ -60,7 +60,7 @@ type WebhookConfig struct {
 //
 // An answer of 2xx means delivered, whatever becomes of its body. 408, 425, 429, 5xx, no answer
 // and a failed connection are retried, after the answer's Retry-After if there is one (at most 24
-// hours). Every other answer is permanent, redirects among them: they are not followed.
+// hours), else by the worker's retry policy. Every other answer is permanent, redirects among them: they are not followed.
 type Webhook struct {
 	target    string // URL without credentials
 	name      string // URL for people: without credentials and query
