@@ -55,7 +55,7 @@ func Migrate(ctx context.Context, databaseURL string) error {
 	if err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	if err := migrations.Up(ctx, config); err != nil {
+	if err := migrations.Up(ctx, config, nil); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
 	return nil

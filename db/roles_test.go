@@ -73,7 +73,7 @@ func TestRoles(t *testing.T) {
 
 	exec(t, as(t, server, database, "postgres", ""), documented["Roles"])
 	ofOwner := as(t, server, database, "outbox_owner", "")
-	if err := migrations.Up(t.Context(), ofOwner.Config()); err != nil {
+	if err := migrations.Up(t.Context(), ofOwner.Config(), nil); err != nil {
 		t.Fatalf("the owner cannot migrate: %v", err)
 	}
 	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"])

@@ -84,7 +84,7 @@ func TestAdoptAfterRefusal(t *testing.T) {
 	t.Parallel()
 	db := specified(t)
 	exec(t, db, "ALTER TABLE events.outbox DROP COLUMN payload")
-	if err := migrations.Up(t.Context(), config(t, db)); !errors.Is(err, migrations.ErrDifferentTable) {
+	if err := migrations.Up(t.Context(), config(t, db), nil); !errors.Is(err, migrations.ErrDifferentTable) {
 		t.Fatalf("%v, want ErrDifferentTable", err)
 	}
 	exec(t, db, "DROP TABLE events.outbox")
@@ -139,7 +139,7 @@ func TestAdoptRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			exec(t, db, "DROP SCHEMA IF EXISTS events CASCADE", "CREATE SCHEMA events", specification, c.change)
 			before := catalog(t, db)
-			err := migrations.Up(t.Context(), config(t, db))
+			err := migrations.Up(t.Context(), config(t, db), nil)
 			assertOneLine(t, err, "events.outbox exists and differs from the specification: ", c.want, "Nothing was changed")
 			if !errors.Is(err, migrations.ErrDifferentTable) || sqlState(err) != "55000" {
 				t.Errorf("%v is not ErrDifferentTable with SQLSTATE 55000", err)

@@ -10,6 +10,17 @@ import (
 // ErrForeignTool is returned for a schema that another migration tool made from [SQL].
 var ErrForeignTool = errors.New("the outbox schema was applied by another migration tool; change it with that tool (`outbox migrate sql` prints the SQL)")
 
+// ErrNewer is returned for a schema with migrations that this build does not know.
+var ErrNewer = errors.New("the outbox schema is newer than this build")
+
+// refuseNewer returns [ErrNewer] for a version above [Latest].
+func refuseNewer(version int) error {
+	if version <= Latest {
+		return nil
+	}
+	return fmt.Errorf("%w: it has version %d, this build knows %d; use a newer outbox", ErrNewer, version, Latest)
+}
+
 // ErrNotMigrated is returned by [Down] and [DownAll] where there is nothing to take back.
 var ErrNotMigrated = errors.New("the outbox schema is not there: nothing to take back")
 

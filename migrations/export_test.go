@@ -7,4 +7,4 @@ import (
 )
 
 // UpOnce is [Up] that does not try again where the table is locked.
-func UpOnce(ctx context.Context, config *pgx.ConnConfig) error { return upTrying(ctx, config, 1) }
+func UpOnce(ctx context.Context, config *pgx.ConnConfig) error { return upTrying(ctx, config, 1, nil) }

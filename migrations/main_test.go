@@ -43,7 +43,7 @@ func config(t *testing.T, db *pgtest.DB) *pgx.ConnConfig {
 
 func up(t *testing.T, db *pgtest.DB) {
 	t.Helper()
-	if err := migrations.Up(t.Context(), config(t, db)); err != nil {
+	if err := migrations.Up(t.Context(), config(t, db), nil); err != nil {
 		t.Fatalf("Up: %v", err)
 	}
 }

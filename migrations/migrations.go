@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -30,19 +31,23 @@ const Table = "events.outbox_migrations"
 // files) is tried again, so that a busy table does not fail a deployment.
 const lockTries = 5
 
-// Up applies all migrations that are missing. It is safe when several processes call it at once:
+// Up applies all migrations that are missing, and calls applied, if it is given, with the name of each that it has applied
+// itself. It is safe when several processes call it at once:
 // they wait for one another for up to five minutes. A table events.outbox that was made by the
 // specification is adopted; one that differs is refused with the differences, and nothing is changed.
 //
 // config must lead to the server itself or a pooler in session mode: the wait is an advisory lock of the session.
-func Up(ctx context.Context, config *pgx.ConnConfig) error {
-	return upTrying(ctx, config, lockTries)
+func Up(ctx context.Context, config *pgx.ConnConfig, applied func(name string)) error {
+	return upTrying(ctx, config, lockTries, applied)
 }
 
-func upTrying(ctx context.Context, config *pgx.ConnConfig, tries int) error {
+func upTrying(ctx context.Context, config *pgx.ConnConfig, tries int, applied func(name string)) error {
 	return session(ctx, config, func(ctx context.Context, db *sql.DB) error {
 		version, foreign, err := inspect(ctx, db)
 		if err != nil {
+			return err
+		}
+		if err := refuseNewer(version); err != nil {
 			return err
 		}
 		if foreign && version == Latest {
@@ -51,13 +56,10 @@ func upTrying(ctx context.Context, config *pgx.ConnConfig, tries int) error {
 		if foreign {
 			return fmt.Errorf("schema version %d, this build needs %d: %w", version, Latest, ErrForeignTool)
 		}
-		if version > Latest {
-			return fmt.Errorf("schema version %d is newer than this build (%d): use a newer outbox", version, Latest)
-		}
 		if err := createSchema(ctx, db); err != nil {
 			return err
 		}
-		if err := apply(ctx, db, tries); err != nil {
+		if err := apply(ctx, db, tries, applied); err != nil {
 			_ = forget(ctx, db) // what it cannot remove is harmless, and the first error says why
 			return describe(err)
 		}
@@ -65,17 +67,27 @@ func upTrying(ctx context.Context, config *pgx.ConnConfig, tries int) error {
 	})
 }
 
-// apply runs the migrations, again while the table is locked.
-func apply(ctx context.Context, db *sql.DB, tries int) error {
-	for try := 1; ; try++ {
+// apply runs the migrations, each again while the table is locked.
+func apply(ctx context.Context, db *sql.DB, tries int, applied func(name string)) error {
+	for try := 1; ; {
 		// A provider whose first call failed stays failed: a new one for each try.
 		provider, err := newProvider(db)
 		if err != nil {
 			return err
 		}
-		_, err = provider.Up(ctx)
-		if err == nil || try == tries || !isLocked(err) {
+		result, err := provider.UpByOne(ctx)
+		switch {
+		case errors.Is(err, goose.ErrNoNextVersion):
+			return nil
+		case err == nil:
+			try = 1
+			if applied != nil {
+				applied(filepath.Base(result.Source.Path))
+			}
+		case try == tries || !isLocked(err):
 			return err
+		default:
+			try++
 		}
 	}
 }
@@ -110,6 +122,9 @@ func down(ctx context.Context, db *sql.DB) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	if err := refuseNewer(version); err != nil {
+		return "", err
+	}
 	if foreign {
 		return "", fmt.Errorf("schema version %d: %w", version, ErrForeignTool)
 	}
@@ -118,9 +133,6 @@ func down(ctx context.Context, db *sql.DB) (string, error) {
 			return "", err
 		}
 		return "", ErrNotMigrated
-	}
-	if version > Latest {
-		return "", fmt.Errorf("schema version %d is newer than this build (%d): take it back with the build that made it", version, Latest)
 	}
 	provider, err := newProvider(db)
 	if err != nil {
@@ -140,8 +152,8 @@ type Step struct {
 	AppliedAt time.Time
 }
 
-// Status lists the migrations of this build, oldest first. It changes nothing in the database. For a schema that another
-// tool made it returns [ErrForeignTool] besides.
+// Status lists the migrations of this build, oldest first. It changes nothing in the database. For a schema that is newer or
+// that another tool made it returns [ErrNewer] or [ErrForeignTool] besides.
 func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
@@ -153,7 +165,11 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 	if err != nil || version == 0 {
 		return steps, err
 	}
+	newer := refuseNewer(version)
 	if foreign {
+		if newer != nil {
+			return steps, newer
+		}
 		return steps, fmt.Errorf("schema version %d: %w", version, ErrForeignTool)
 	}
 	// Goose's column has no time zone: it was written in the time zone of a session like this one.
@@ -172,7 +188,7 @@ func Status(ctx context.Context, config *pgx.ConnConfig) ([]Step, error) {
 			steps[version-1].AppliedAt = at
 		}
 	}
-	return steps, rows.Err()
+	return steps, errors.Join(rows.Err(), newer)
 }
 
 // sources lists the embedded files as steps not yet applied.

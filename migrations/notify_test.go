@@ -185,7 +185,7 @@ func TestNotifyAndTwoPhaseCommit(t *testing.T) {
 	if n := query[int](t, db, "SELECT count(*) FROM events.outbox"); n != 1 {
 		t.Errorf("%d events, want 1", n)
 	}
-	if err := migrations.Up(t.Context(), config(t, db)); err != nil {
+	if err := migrations.Up(t.Context(), config(t, db), nil); err != nil {
 		t.Errorf("Up with the trigger off: %v", err)
 	}
 }

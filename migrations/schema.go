@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// inspect returns the version of the schema (0: none), and whether another tool made it.
+// inspect returns the version of the schema (0: none), and whether another tool made it. The version is the schema's own, or
+// that of goose's record if it is higher: goose takes back no migration that it has no file for.
 func inspect(ctx context.Context, db *sql.DB) (version int, foreign bool, err error) {
 	var function, table sql.NullString
 	err = db.QueryRowContext(ctx, "SELECT to_regprocedure('events.outbox_schema_version()')::text, to_regclass($1)::text", Table).Scan(&function, &table)
@@ -19,7 +20,14 @@ func inspect(ctx context.Context, db *sql.DB) (version int, foreign bool, err er
 	if err := db.QueryRowContext(ctx, "SELECT events.outbox_schema_version()").Scan(&version); err != nil {
 		return 0, false, describe(fmt.Errorf("read the schema version: %w", err))
 	}
-	return version, !table.Valid, nil
+	if !table.Valid {
+		return version, true, nil
+	}
+	var recorded int
+	if err := db.QueryRowContext(ctx, "SELECT COALESCE(max(version_id), 0) FROM "+Table+" WHERE is_applied").Scan(&recorded); err != nil {
+		return 0, false, describe(fmt.Errorf("read %s: %w", Table, err))
+	}
+	return max(version, recorded), false, nil
 }
 
 // schemaMark is the comment by which [forget] knows that the schema was made here.

@@ -89,7 +89,7 @@ func TestSQL(t *testing.T) {
 		_, down := migrations.Down(t.Context(), config(t, db))
 		_, status := migrations.Status(t.Context(), config(t, db))
 		for what, err := range map[string]error{
-			"Up": migrations.Up(t.Context(), config(t, db)), "Down": down, "Status": status,
+			"Up": migrations.Up(t.Context(), config(t, db), nil), "Down": down, "Status": status,
 			"DownAll": migrations.DownAll(t.Context(), config(t, db)),
 		} {
 			if !errors.Is(err, migrations.ErrForeignTool) {

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -52,17 +53,18 @@ func TestUp(t *testing.T) {
 		}
 	})
 
-	t.Run("works for eight processes at once, each migration once", func(t *testing.T) {
+	t.Run("works for eight processes at once, each migration once, and says so once", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.EmptyDatabase(t)
 		errs := make([]error, 8)
 		var start, done sync.WaitGroup
+		var applied atomic.Int32
 		start.Add(1)
 		for i := range errs {
 			own := config(t, db)
 			done.Go(func() {
 				start.Wait()
-				errs[i] = migrations.Up(t.Context(), own)
+				errs[i] = migrations.Up(t.Context(), own, func(string) { applied.Add(1) })
 			})
 		}
 		start.Done()
@@ -78,6 +80,9 @@ func TestUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if n := applied.Load(); n != migrations.Latest {
+			t.Errorf("%d were told as applied, want %d", n, migrations.Latest)
+		}
 		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8}; !slices.Equal(versions, want) {
 			t.Errorf("goose recorded %v, want %v", versions, want)
 		}
@@ -90,7 +95,7 @@ func TestUp(t *testing.T) {
 			c := config(t, db)
 			c.RuntimeParams["search_path"] = path
 			for range 2 {
-				if err := migrations.Up(t.Context(), c); err != nil {
+				if err := migrations.Up(t.Context(), c, nil); err != nil {
 					t.Fatalf("search_path %q: %v", path, err)
 				}
 			}
@@ -123,15 +128,6 @@ func TestUp(t *testing.T) {
 		assertCatalog(t, before, catalog(t, db))
 	})
 
-	t.Run("is refused by a schema that is newer than this build", func(t *testing.T) {
-		t.Parallel()
-		db := pgtest.EmptyDatabase(t)
-		up(t, db)
-		exec(t, db, "CREATE OR REPLACE FUNCTION events.outbox_schema_version() RETURNS INTEGER LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT 99'")
-		assertOneLine(t, migrations.Up(t.Context(), config(t, db)), "version 99 is newer than this build (8)", "use a newer outbox")
-		assertOneLine(t, migrations.DownAll(t.Context(), config(t, db)), "version 99 is newer than this build (8)")
-	})
-
 	t.Run("says which privilege a role lacks", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.EmptyDatabase(t)
@@ -145,12 +141,54 @@ func TestUp(t *testing.T) {
 		c := config(t, db)
 		c.RuntimeParams["role"] = role
 		before := catalog(t, db)
-		err := migrations.Up(t.Context(), c)
+		err := migrations.Up(t.Context(), c, nil)
 		assertOneLine(t, err, "create schema events", "the role lacks a privilege", "owner of schema events")
 		if sqlState(err) != "42501" {
 			t.Errorf("SQLSTATE %q, want 42501", sqlState(err))
 		}
 		assertCatalog(t, before, catalog(t, db))
+	})
+}
+
+func TestNewerSchema(t *testing.T) {
+	t.Parallel()
+	const function = "CREATE OR REPLACE FUNCTION events.outbox_schema_version() RETURNS INTEGER LANGUAGE sql STABLE PARALLEL SAFE AS 'SELECT 99'"
+	for name, statement := range map[string]string{
+		"by its function":      function,
+		"by the record alone":  "INSERT INTO " + migrations.Table + " (version_id, is_applied) VALUES (99, true)",
+		"made by another tool": function + "; DROP TABLE " + migrations.Table,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			exec(t, db, statement)
+			before := catalog(t, db)
+			_, down := migrations.Down(t.Context(), config(t, db))
+			steps, status := migrations.Status(t.Context(), config(t, db))
+			for what, err := range map[string]error{
+				"Up": migrations.Up(t.Context(), config(t, db), nil), "Down": down, "Status": status,
+				"DownAll": migrations.DownAll(t.Context(), config(t, db)),
+			} {
+				if !errors.Is(err, migrations.ErrNewer) {
+					t.Errorf("%s: %v, want ErrNewer", what, err)
+					continue
+				}
+				assertOneLine(t, err, "version 99", "this build knows 8", "use a newer outbox")
+			}
+			if len(steps) != migrations.Latest {
+				t.Errorf("Status returned %d steps", len(steps))
+			}
+			assertCatalog(t, before, catalog(t, db))
+		})
+	}
+
+	t.Run("a migration that was taken back is not newer", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		exec(t, db, "INSERT INTO "+migrations.Table+" (version_id, is_applied) VALUES (99, false)")
+		if _, err := migrations.Status(t.Context(), config(t, db)); err != nil {
+			t.Error(err)
+		}
 	})
 }
 
@@ -190,7 +228,7 @@ func TestStatus(t *testing.T) {
 	assertCatalog(t, before, catalog(t, db))
 
 	began := query[time.Time](t, db, "SELECT clock_timestamp()")
-	if err := migrations.Up(t.Context(), c); err != nil {
+	if err := migrations.Up(t.Context(), c, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := migrations.Down(t.Context(), c); err != nil {

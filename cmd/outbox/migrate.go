@@ -11,8 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/seed-9a365b49/outbox"
-	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/migrations"
 )
 
@@ -39,7 +37,7 @@ func onDatabase(a *app, cmd *cobra.Command, work func(ctx context.Context, confi
 		if err != nil {
 			return err
 		}
-		return addr.explain(work(cmd.Context(), addr.connConfig("migrate")))
+		return addr.explainMigration(work(cmd.Context(), addr.connConfig("migrate")))
 	}
 	return cmd
 }
@@ -55,41 +53,27 @@ of differences, and nothing is changed.`,
 		Example: `  outbox migrate up
   outbox migrate up --database-url postgres://owner:secret@db.example.com/billing`,
 	}, func(ctx context.Context, config *pgx.ConnConfig) error {
-		before, err := migrations.Status(ctx, config)
+		_, err := migrations.Status(ctx, config)
 		foreign := errors.Is(err, migrations.ErrForeignTool)
 		if err != nil && !foreign {
 			return err
 		}
-		if err := migrations.Up(ctx, config); err != nil {
+		var applied int
+		var printing error
+		err = migrations.Up(ctx, config, func(name string) {
+			applied++
+			printing = errors.Join(printing, a.printf("applied %s\n", name))
+		})
+		switch {
+		case err != nil:
 			return err
-		}
-		if foreign {
+		case foreign:
 			return a.printf("up to date: version %d, applied by another migration tool\n", migrations.Latest)
+		case applied == 0:
+			return a.printf("up to date: version %d\n", migrations.Latest)
 		}
-		after, err := migrations.Status(ctx, config)
-		if err != nil {
-			return err
-		}
-		return a.printApplied(before, after)
+		return printing
 	})
-}
-
-// printApplied prints the steps that are applied now and were not before.
-func (a *app) printApplied(before, after []migrations.Step) error {
-	news := false
-	for i, step := range after {
-		if step.AppliedAt.IsZero() || !before[i].AppliedAt.IsZero() {
-			continue
-		}
-		news = true
-		if err := a.printf("applied %s\n", step.Name); err != nil {
-			return err
-		}
-	}
-	if !news {
-		return a.printf("up to date: version %d\n", migrations.Latest)
-	}
-	return nil
 }
 
 func newMigrateDownCommand(a *app) *cobra.Command {
@@ -158,13 +142,10 @@ func newMigrateStatusCommand(a *app) *cobra.Command {
 		if errors.Is(err, migrations.ErrForeignTool) {
 			return a.printf("%s\n", oneLine(ctx, err))
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, migrations.ErrNewer) {
 			return explainPrivilege(err, config.User)
 		}
-		if err := writeSteps(a.stdout, steps); err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
-		}
-		return refuseNewer(ctx, config, steps)
+		return errors.Join(outputError(writeSteps(a.stdout, steps)), err)
 	})
 }
 
@@ -179,23 +160,6 @@ func writeSteps(w io.Writer, steps []migrations.Step) error {
 		fmt.Fprintf(table, "%d\t%s\t%s\n", step.Version, step.Name, applied)
 	}
 	return table.Flush()
-}
-
-// refuseNewer returns an error where a newer build has applied migrations that this one does not know.
-func refuseNewer(ctx context.Context, config *pgx.ConnConfig, steps []migrations.Step) error {
-	if steps[len(steps)-1].AppliedAt.IsZero() {
-		return nil
-	}
-	conn, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return err
-	}
-	defer closeConn(ctx, conn)
-	_, version, err := readSchema(ctx, eventsdb.New(conn))
-	if err == nil && version > migrations.Latest {
-		err = fmt.Errorf("%w: it has version %d; use a newer outbox", outbox.ErrNewerSchema, version)
-	}
-	return err
 }
 
 func newMigrateSQLCommand(a *app) *cobra.Command {

@@ -96,7 +96,7 @@ func migrate(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	return migrations.Up(ctx, config)
+	return migrations.Up(ctx, config, nil)
 }
 
 // open copies a template and returns the copy ready for use.
