@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgsession"
@@ -22,8 +23,8 @@ import (
 var (
 	// ErrNotMigrated: the schema is missing or older than this build needs.
 	ErrNotMigrated = errors.New("the outbox schema is not up to date")
-	// ErrNewerSchema: the schema is newer than this build.
-	ErrNewerSchema = errors.New("the outbox schema is newer than this build")
+	// ErrNewerSchema: the schema is newer than this build. [Migrate] returns it too.
+	ErrNewerSchema = migrations.ErrNewer
 	// ErrStandby: the server is in recovery.
 	ErrStandby = errors.New("the server is a standby (in recovery)")
 	// ErrPrivileges: the role lacks privileges.
@@ -81,9 +82,10 @@ func connect(ctx context.Context, cfg Config) (db *database, err error) {
 var ErrPooled = errors.New("the address leads through a pooler, which would keep the worker's lock for itself: give a direct one as ListenURL (--listen-url)")
 
 // checkDirect fails for a connection through a pooler: it tells its client another process id than the server's own. An
-// advisory lock taken there stays with the pooler's connection when the worker has gone.
+// advisory lock taken there stays with the pooler's connection when the worker has gone. The question has no name, since a
+// pooler's connections know the statements of others and not this one's.
 func checkDirect(ctx context.Context, conn *pgx.Conn) error {
-	pid, err := eventsdb.New(conn).BackendPID(ctx)
+	pid, err := eventsdb.New(db.FreshPlans(conn)).BackendPID(ctx)
 	if err != nil {
 		return fmt.Errorf("ask for the server's process: %w", err)
 	}

@@ -525,8 +525,10 @@ func TestSweepSlice(t *testing.T) {
 		}
 		return ids
 	}
-	equal(t, "what could be handled now", sweep(0, math.MaxInt64, true), []int64{pending, due, behindDead})
-	equal(t, "what could be handled now, without holding back", sweep(0, math.MaxInt64, false), []int64{pending, due, behindDue, behindWaiting, behindDead})
+	add(t, d.Pool, 6, "id = -1") // chosen by hand
+	equal(t, "what could be handled now", sweep(0, math.MaxInt64, true), []int64{-1, pending, due, behindDead})
+	equal(t, "what could be handled now, without holding back", sweep(0, math.MaxInt64, false), []int64{-1, pending, due, behindDue, behindWaiting, behindDead})
+	equal(t, "up to nothing", sweep(0, 0, true), []int64{-1})
 	equal(t, "after the first, up to the second", sweep(pending, due, true), []int64{due})
 	equal(t, "of a range without any", sweep(due, waiting, true), nil)
 }

@@ -23,6 +23,35 @@ type ownership struct {
 	log     zerolog.Logger
 	tried   func(owner bool) // told after each try that was answered
 	state   string           // owner, standby or owner_unreachable: as it was logged
+	fault   fault            // as it was logged
+}
+
+// fault is what is wrong with the session that holds the lock; zero: nothing.
+type fault struct {
+	pid  int32
+	name string
+}
+
+const (
+	// notAWorker: the lock was left in a pooler's session, or somebody took it by hand. An operator has to end it.
+	notAWorker = "lock_holder_is_not_a_worker"
+	// stalledForeign is a stalled owner of another role. An operator has to end it.
+	stalledForeign = "owner_stalled_and_not_ours"
+	// stalledOurs is a stalled owner that a standby may end.
+	stalledOurs = "owner_stalled_terminated"
+)
+
+// faultOf judges the session that holds the lock.
+func faultOf(holder *eventsdb.OwnerSessionRow) fault {
+	switch stalled := holder.IdleS >= stalledAfter.Seconds(); {
+	case !holder.Worker:
+		return fault{holder.Pid, notAWorker}
+	case stalled && holder.Ours:
+		return fault{holder.Pid, stalledOurs}
+	case stalled:
+		return fault{holder.Pid, stalledForeign}
+	}
+	return fault{}
 }
 
 const (
@@ -74,7 +103,7 @@ func (o *ownership) acquire(ctx context.Context) *owned {
 // stand tries the lock until it is granted, or the connection fails.
 func (o *ownership) stand(ctx context.Context, conn *pgx.Conn) (pid int32, err error) {
 	queries := eventsdb.New(conn)
-	inspect := time.Now().Add(inspectInterval)
+	var inspect time.Time // at once: who holds the lock may be no worker at all
 	for {
 		result, err := o.try(ctx, queries)
 		switch {
@@ -132,28 +161,30 @@ func (o *ownership) try(ctx context.Context, queries *eventsdb.Queries) (eventsd
 	return result, nil
 }
 
-// inspect looks at the owner's session. One that has been idle for long belongs to a process that is stopped.
+// inspect looks at the session that holds the lock, and logs what is wrong with it, once. One that has been idle for
+// long belongs to a process that is stopped, and is ended.
 func (o *ownership) inspect(ctx context.Context, queries *eventsdb.Queries) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*lease)
 	defer cancel()
-	owner, err := queries.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)})
+	holder, err := queries.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)})
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil // released just now
+		o.fault = fault{} // released just now
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("look at the owner's session: %w", err)
 	}
-	if owner.IdleS < stalledAfter.Seconds() {
-		return nil
+	found := faultOf(&holder)
+	known := found == o.fault
+	o.fault = found
+	var ending error
+	if found.name == stalledOurs {
+		_, ending = queries.TerminateSession(ctx, holder.Pid)
 	}
-	line := o.log.Warn().Int32("pid", owner.Pid).Str("user", owner.UserName).Str("application", owner.Application).
-		Str("client", owner.Client).Float64("idle_s", owner.IdleS)
-	if !owner.Ours {
-		line.Msg("owner_stalled_and_not_ours") // an operator has to end it
-		return nil
+	if !known && found != (fault{}) {
+		o.log.Warn().Int32("pid", holder.Pid).Str("user", holder.UserName).Str("application", holder.Application).
+			Str("client", holder.Client).Float64("idle_s", holder.IdleS).Err(ending).Msg(found.name)
 	}
-	_, err = queries.TerminateSession(ctx, owner.Pid)
-	line.Err(err).Msg("owner_stalled_terminated")
 	return nil
 }
 

@@ -2,6 +2,7 @@ package poller
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -9,8 +10,11 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/event"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
 
@@ -95,6 +99,99 @@ func TestOwnership(t *testing.T) {
 		b.wait("ownership to be lost", func() bool { return strings.Contains(b.log.String(), "owner_lost") })
 		b.waitCalls(2)
 		b.checkOrder(2)
+	})
+}
+
+func TestFaultOf(t *testing.T) {
+	t.Parallel()
+	const long, short = 31, 29 // seconds
+	for _, tt := range []struct {
+		name   string
+		holder eventsdb.OwnerSessionRow
+		want   string
+	}{
+		{"a worker that asks now and then", eventsdb.OwnerSessionRow{Worker: true, Ours: true, IdleS: short}, ""},
+		{"a worker of another role", eventsdb.OwnerSessionRow{Worker: true, IdleS: short}, ""},
+		{"a worker whose process is stopped", eventsdb.OwnerSessionRow{Worker: true, Ours: true, IdleS: long}, "owner_stalled_terminated"},
+		{"such a one of another role", eventsdb.OwnerSessionRow{Worker: true, IdleS: long}, "owner_stalled_and_not_ours"},
+		{"no worker", eventsdb.OwnerSessionRow{}, "lock_holder_is_not_a_worker"},
+		{"no worker, and idle", eventsdb.OwnerSessionRow{IdleS: long}, "lock_holder_is_not_a_worker"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := faultOf(&tt.holder).name; got != tt.want {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestInspect(t *testing.T) {
+	t.Parallel()
+	// hold takes the owner's lock in a session of an application.
+	hold := func(t *testing.T, db *pgtest.DB, application string) *pgx.Conn {
+		t.Helper()
+		conn := db.Connect(t)
+		if _, err := conn.Exec(t.Context(), "SET application_name = '"+application+"'"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := eventsdb.New(conn).TryOwn(t.Context(), pgnames.OwnerLock); err != nil || !got.Owned {
+			t.Fatalf("owned: %+v, error %v", got, err)
+		}
+		return conn
+	}
+
+	t.Run("a standby warns once of a lock that no worker holds, and takes over when it is free", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		holder := hold(t, db, "left in a pooler")
+		b := start(t, db, nil)
+		const event = `"lock_holder_is_not_a_worker"`
+		b.wait("the warning", func() bool { return strings.Contains(b.log.String(), event) })
+		for _, fact := range []string{`"level":"warn"`, fmt.Sprintf(`"pid":%d`, holder.PgConn().PID()), `"user":"`, `"application":"left in a pooler"`, `"client":"`} {
+			if !strings.Contains(b.log.String(), fact) {
+				t.Errorf("the log does not say %s:\n%s", fact, b.log)
+			}
+		}
+		if err := holder.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		b.wait("ownership", func() bool { return b.Stats().Owner })
+		if n := strings.Count(b.log.String(), event); n != 1 {
+			t.Errorf("%d warnings:\n%s", n, b.log)
+		}
+	})
+
+	t.Run("it warns again only of another session", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		var log logBuffer
+		o := &ownership{log: zerolog.New(&log)}
+		inspect := func(warnings int) {
+			t.Helper()
+			if err := o.inspect(t.Context(), eventsdb.New(db.Pool)); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), "\n"); n != warnings {
+				t.Fatalf("%d warnings, want %d:\n%s", n, warnings, &log)
+			}
+		}
+		inspect(0)
+		release := func(conn *pgx.Conn) {
+			t.Helper()
+			if free, err := eventsdb.New(conn).ReleaseOwnership(t.Context(), pgnames.OwnerLock); err != nil || !free {
+				t.Fatalf("released: %v, error %v", free, err)
+			}
+		}
+		first := hold(t, db, "psql")
+		inspect(1)
+		inspect(1)
+		release(first)
+		worker := hold(t, db, "outbox/owner")
+		inspect(1)
+		release(worker)
+		hold(t, db, "psql")
+		inspect(2)
 	})
 }
 

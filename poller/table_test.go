@@ -245,6 +245,9 @@ func (db *table) after(at *retries, r *record) bool {
 }
 
 func (db *table) sweep(_ context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, err error) {
+	if after == 0 {
+		after = math.MinInt64
+	}
 	for _, r := range db.unpublished(after, upTo) {
 		if s := db.state(r); (s == pending || s == due) && !db.blocked(r.key, r.id) {
 			rows = append(rows, eventsdb.SweepSliceRow{ID: r.id, AggregateType: r.key.Type, AggregateID: r.key.ID, NextRetryAt: timestamp(r.retryAt)})

@@ -64,10 +64,7 @@ published is counted among the newest events and those just below the backlog: n
 		if output.value == "json" {
 			write = writeStatusJSON
 		}
-		if err := write(a.stdout, s); err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
-		}
-		return nil
+		return outputError(write(a.stdout, s))
 	}
 	return cmd
 }
@@ -80,9 +77,10 @@ type status struct {
 	SchemaVersion int32  `json:"schema_version"`
 	SchemaNeeded  int32  `json:"schema_needed"` // by this build
 
-	Owner     *ownerStatus `json:"owner"`
-	Standbys  int64        `json:"standbys"` // workers that would take over
-	Listeners int64        `json:"listeners"`
+	Owner     *sessionStatus `json:"owner"`
+	BlockedBy *sessionStatus `json:"blocked_by"` // who holds the owner's lock and is no worker
+	Standbys  int64          `json:"standbys"`   // workers that would take over
+	Listeners int64          `json:"listeners"`
 
 	Pending             int64    `json:"pending"`
 	Due                 int64    `json:"due"`
@@ -95,8 +93,8 @@ type status struct {
 	AtLeast []string `json:"at_least"`
 }
 
-// ownerStatus is the session that owns the outbox. What its role hides from ours is empty.
-type ownerStatus struct {
+// sessionStatus is the session that holds the owner's lock. What its role hides from ours is empty.
+type sessionStatus struct {
 	PID         int32  `json:"pid"`
 	User        string `json:"user"`
 	Application string `json:"application"`
@@ -159,15 +157,19 @@ func (s *status) readWorkers(ctx context.Context, queries *eventsdb.Queries) err
 		return fmt.Errorf("look for workers: %w", err)
 	}
 	s.Standbys, s.Listeners = sessions.OwnersAndStandbys, sessions.Listeners
-	owner, err := queries.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)})
+	row, err := queries.OwnerSession(ctx, eventsdb.OwnerSessionParams{ApplicationPrefix: pgnames.OwnerApplication, LockKey: int64(pgnames.OwnerLock)})
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("look for the owner: %w", err)
 	}
-	s.Owner = &ownerStatus{PID: owner.Pid, User: owner.UserName, Application: owner.Application, Client: owner.Client}
-	s.Standbys = max(0, s.Standbys-1)
+	holder := &sessionStatus{PID: row.Pid, User: row.UserName, Application: row.Application, Client: row.Client}
+	if !row.Worker {
+		s.BlockedBy = holder
+		return nil
+	}
+	s.Owner, s.Standbys = holder, max(0, s.Standbys-1)
 	return nil
 }
 
@@ -280,6 +282,9 @@ func (s *status) owner() string {
 		return fmt.Sprintf("connected: pid %d, user %s, from %s", o.PID, o.User, o.Client)
 	case o != nil:
 		return fmt.Sprintf("connected: pid %d, user %s", o.PID, o.User)
+	case s.BlockedBy != nil:
+		b := s.BlockedBy
+		return fmt.Sprintf("none: the lock is held by pid %d, user %s, application %q, which is no worker: nobody delivers events until it ends", b.PID, b.User, b.Application)
 	case s.Standby:
 		return "unknown: this server is a standby, ask the primary"
 	}

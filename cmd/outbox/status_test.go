@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
 
@@ -96,6 +97,26 @@ func TestStatus(t *testing.T) {
 		}
 		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "connected: pid ") {
 			t.Errorf("%s", o.stdout)
+		}
+	})
+	t.Run("a session that holds the lock and is no worker is not the owner, and whoever waits for it is a standby", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		holder := db.Connect(t)
+		if _, err := holder.Exec(t.Context(), "SET application_name = 'left in a pooler'"); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := eventsdb.New(holder).TryOwn(t.Context(), pgnames.OwnerLock); err != nil || !got.Owned {
+			t.Fatalf("owned: %+v, error %v", got, err)
+		}
+		startWorker(t, db, "--sink", "discard")
+		s := statusOf(t, db)
+		if s.Owner != nil || s.BlockedBy == nil || s.BlockedBy.PID != int32(holder.PgConn().PID()) || s.Standbys != 1 || s.Listeners != 1 {
+			t.Errorf("owner %+v, blocked by %+v, %+v", s.Owner, s.BlockedBy, s)
+		}
+		want := fmt.Sprintf("none: the lock is held by pid %d, user %s, application \"left in a pooler\", which is no worker: ", holder.PgConn().PID(), s.BlockedBy.User)
+		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, want) {
+			t.Errorf("no %q in\n%s", want, o.stdout)
 		}
 	})
 	t.Run("counts stop at 100,000, and say so", func(t *testing.T) {

@@ -434,7 +434,9 @@ const sweepSlice = `-- name: SweepSlice :many
 SELECT s.id, s.aggregate_type, s.aggregate_id, s.next_retry_at,
        (CASE WHEN isfinite(s.occurred_at) THEN LEAST(GREATEST(extract(epoch FROM now() - s.occurred_at), 0), 3155760000) ELSE 0 END * 1000000)::float8 AS age_us
 FROM events.outbox s
-WHERE s.published_at IS NULL AND s.id > $1::bigint AND s.id <= $2::bigint
+WHERE s.published_at IS NULL
+  AND s.id > CASE $1::bigint WHEN 0 THEN -9223372036854775807 ELSE $1::bigint END
+  AND s.id <= $2::bigint
   AND (s.next_retry_at IS NULL OR s.next_retry_at <= now())
   AND NOT ($3::boolean AND EXISTS (
       SELECT FROM events.outbox b
@@ -458,7 +460,8 @@ type SweepSliceRow struct {
 }
 
 // The rows of an id range that could be handled now: all of them should be covered by what the worker holds
-// in memory. Their age is at least 0 and at most a century, and 0 where occurred_at is infinite. Index: outbox_unpublished_idx.
+// in memory. A range from 0 begins with the lowest id: the sequence gives out none below 1, but somebody may have chosen one.
+// Their age is at least 0 and at most a century, and 0 where occurred_at is infinite. Index: outbox_unpublished_idx.
 func (q *Queries) SweepSlice(ctx context.Context, arg SweepSliceParams) ([]SweepSliceRow, error) {
 	rows, err := q.db.Query(ctx, sweepSlice, arg.AfterID, arg.UpTo, arg.HoldBack)
 	if err != nil {

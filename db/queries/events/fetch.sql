@@ -119,11 +119,14 @@ SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
 
 -- name: SweepSlice :many
 -- The rows of an id range that could be handled now: all of them should be covered by what the worker holds
--- in memory. Their age is at least 0 and at most a century, and 0 where occurred_at is infinite. Index: outbox_unpublished_idx.
+-- in memory. A range from 0 begins with the lowest id: the sequence gives out none below 1, but somebody may have chosen one.
+-- Their age is at least 0 and at most a century, and 0 where occurred_at is infinite. Index: outbox_unpublished_idx.
 SELECT s.id, s.aggregate_type, s.aggregate_id, s.next_retry_at,
        (CASE WHEN isfinite(s.occurred_at) THEN LEAST(GREATEST(extract(epoch FROM now() - s.occurred_at), 0), 3155760000) ELSE 0 END * 1000000)::float8 AS age_us
 FROM events.outbox s
-WHERE s.published_at IS NULL AND s.id > sqlc.arg(after_id)::bigint AND s.id <= sqlc.arg(up_to)::bigint
+WHERE s.published_at IS NULL
+  AND s.id > CASE sqlc.arg(after_id)::bigint WHEN 0 THEN -9223372036854775807 ELSE sqlc.arg(after_id)::bigint END
+  AND s.id <= sqlc.arg(up_to)::bigint
   AND (s.next_retry_at IS NULL OR s.next_retry_at <= now())
   AND NOT (sqlc.arg(hold_back)::boolean AND EXISTS (
       SELECT FROM events.outbox b

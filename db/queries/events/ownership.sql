@@ -10,10 +10,13 @@ SELECT pg_is_in_recovery() AS in_recovery, pg_backend_pid() AS pid,
 SELECT pg_advisory_unlock(sqlc.arg(lock_key)::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int);
 
 -- name: OwnerSession :one
--- The session that holds the owner's lock. A column of another role's session that this role may not see is NULL.
+-- The session that holds the owner's lock: whether it is a worker's, by its application, and whether it is one that this role
+-- may end. Another can hold the lock: a pooler's, that a worker has left. Only an idle session is idle: one that is sending a
+-- large answer over a slow network is at work. A column of another role's session that this role may not see is NULL.
 SELECT a.pid::int AS pid, COALESCE(a.usename, '')::text AS user_name, COALESCE(a.application_name, '')::text AS application,
        COALESCE(host(a.client_addr), '')::text AS client,
-       COALESCE(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8 AS idle_s,
+       COALESCE(CASE WHEN starts_with(a.state, 'idle') THEN extract(epoch FROM clock_timestamp() - a.state_change) END, 0)::float8 AS idle_s,
+       COALESCE(starts_with(a.application_name, sqlc.arg(application_prefix)::text), false)::boolean AS worker,
        COALESCE(a.usename = current_user AND starts_with(a.application_name, sqlc.arg(application_prefix)::text), false)::boolean AS ours
 FROM pg_catalog.pg_locks l
 JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
