@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -162,11 +163,36 @@ func (addr *address) explain(err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return explain(err, "%s did not answer within %s: check %s, or raise --connect-timeout", addr.server(), addr.patience, addr.source)
 	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "25006" { // read_only_sql_transaction
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case ok && pg.Code == "25006": // read_only_sql_transaction
 		return explain(err, "%s is a standby or read-only: connect to the primary (with several hosts in %s, add target_session_attrs=read-write)",
 			addr.server(), addr.source)
+	case lostStatement(err):
+		return explain(err, "%s seems to be a transaction pooler, through which prepared statements fail (%s, SQLSTATE %s): add %s to the address in %s",
+			addr.server(), pg.Message, pg.Code, withoutStatements, addr.source)
 	}
 	return err
+}
+
+// explainMigration is explain for the migrations, which no setting of the address helps through a transaction pooler.
+func (addr *address) explainMigration(err error) error {
+	if lostStatement(err) {
+		pg, _ := errors.AsType[*pgconn.PgError](err)
+		return explain(err, "%s seems to be a transaction pooler, through which prepared statements fail (%s, SQLSTATE %s): migrations need the server's direct address, correct %s",
+			addr.server(), pg.Message, pg.Code, addr.source)
+	}
+	return addr.explain(err)
+}
+
+// withoutStatements is the setting of an address that keeps pgx from preparing statements.
+const withoutStatements = "default_query_exec_mode=exec"
+
+// lostStatement tells whether a prepared statement was on another server connection than expected: a transaction pooler
+// switches them.
+func lostStatement(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "42P05" || pg.Code == "26000") // duplicate_prepared_statement, invalid_sql_statement_name
 }
 
 // explainPrivilege says what to do about a privilege that is missing, where the package that found it does not.
@@ -205,7 +231,21 @@ func (addr *address) refusal(err *pgconn.ConnectError) string {
 	if errors.Is(err, pgconn.ErrReadOnlyConnection) || errors.Is(err, pgconn.ErrStandbyConnection) {
 		return fmt.Sprintf("no primary among %s, only standbys: check target_session_attrs and the hosts in %s", server, addr.source)
 	}
-	return fmt.Sprintf("cannot reach PostgreSQL at %s (%s): is it running, and is the address in %s right?", server, strings.Join(reasons(err.Unwrap()), "; "), addr.source)
+	return fmt.Sprintf("cannot reach PostgreSQL at %s (%s): is it running, and is the address in %s right?", server, causes(err), addr.source)
+}
+
+// refusedTLS is how pgx words that the server has no TLS. There is no type to tell it by.
+const refusedTLS = "server refused TLS connection"
+
+// causes says why there is no connection. That the server has no TLS is no cause where it was tried without as well.
+func causes(err *pgconn.ConnectError) string {
+	list := reasons(err.Unwrap())
+	plain := err.Config.TLSConfig == nil ||
+		slices.ContainsFunc(err.Config.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.TLSConfig == nil })
+	if plain && len(list) > 1 {
+		list = slices.DeleteFunc(list, func(reason string) bool { return strings.Contains(reason, refusedTLS) })
+	}
+	return strings.Join(list, "; ")
 }
 
 // reasons returns what went wrong at each address that was tried, without repetition and without what the line

@@ -30,6 +30,9 @@ const (
 	maxLine = 1<<28 + 1<<16
 )
 
+// byteOrderMark is what some editors and PowerShell begin a file with.
+var byteOrderMark = []byte("\ufeff")
+
 // batches cuts NDJSON into batches of messages.
 type batches struct {
 	lines  <-chan line
@@ -59,7 +62,11 @@ func readLines(ctx context.Context, r io.Reader, lines chan<- line) error {
 	number := 0
 	for scanner.Scan() {
 		number++
-		text := bytes.TrimSpace(scanner.Bytes())
+		text := scanner.Bytes()
+		if number == 1 {
+			text = bytes.TrimPrefix(text, byteOrderMark)
+		}
+		text = bytes.TrimSpace(text)
 		if len(text) == 0 {
 			continue
 		}
@@ -187,23 +194,27 @@ func parseLine(text []byte) (outbox.Message, error) {
 		CorrelationID: f.CorrelationID,
 		CausationID:   f.CausationID,
 	}
+	var problems []string
 	switch {
 	case f.EventType != "" && f.Type != "" && f.EventType != f.Type:
-		return m, errors.New("has a type and another event_type")
+		problems = append(problems, "has a type and another event_type")
 	case f.EventType == "":
 		m.EventType = f.Type
 	}
 	if f.Data == nil {
-		return m, errors.New("data is missing (no data is null)")
+		problems = append(problems, "data is missing (for an event without data, write null)")
 	}
 	if f.Version != nil {
 		if m.Version = *f.Version; m.Version < 1 {
-			return m, fmt.Errorf("version %d is less than 1", m.Version)
+			problems = append(problems, fmt.Sprintf("version %d is less than 1", m.Version))
 		}
 	}
 	id, err := uuid.Parse(f.AggregateID)
 	if err != nil {
-		return m, fmt.Errorf("aggregate_id %q is not a UUID", f.AggregateID)
+		problems = append(problems, fmt.Sprintf("aggregate_id %q is not a UUID", f.AggregateID))
+	}
+	if len(problems) > 0 {
+		return m, errors.New(strings.Join(problems, "; "))
 	}
 	m.AggregateID = id
 	return m, nil

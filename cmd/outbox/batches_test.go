@@ -42,11 +42,13 @@ func TestParseLine(t *testing.T) {
 		start + `,"type":"E","data":1} {}`: "has something behind its JSON object",
 		start + `,"type":"E","data":1,"payload":{}}`:     `unknown field "payload"`,
 		start + `,"type":"E","event_type":"F","data":1}`: "has a type and another event_type",
-		start + `,"type":"E"}`:                           "data is missing",
-		start + `,"type":"E","data":1,"version":0}`:      "version 0 is less than 1",
-		start + `,"type":"E","data":1,"version":1.5}`:    "version cannot be a number 1.5",
-		`{"type":"E","data":1}`:                          `aggregate_id "" is not a UUID`,
-		`{"type":"E","data":1,"aggregate_id":"seven"}`:   `aggregate_id "seven" is not a UUID`,
+		start + `,"type":"E"}`:                           "data is missing (for an event without data, write null)",
+		`{"aggregate_id":"7","type":"E","event_type":"F","version":0}`: "has a type and another event_type; data is missing (for an event without data, write null); " +
+			`version 0 is less than 1; aggregate_id "7" is not a UUID`,
+		start + `,"type":"E","data":1,"version":0}`:    "version 0 is less than 1",
+		start + `,"type":"E","data":1,"version":1.5}`:  "version cannot be a number 1.5",
+		`{"type":"E","data":1}`:                        `aggregate_id "" is not a UUID`,
+		`{"type":"E","data":1,"aggregate_id":"seven"}`: `aggregate_id "seven" is not a UUID`,
 	} {
 		t.Run("refuses "+rest, func(t *testing.T) {
 			t.Parallel()
@@ -127,6 +129,23 @@ func TestBatches(t *testing.T) {
 		_, last, err := read(t, strings.NewReader("\n  \r\n"+eventLine(1)+"\n"+strings.TrimSpace(eventLine(2))))
 		if err != nil || last == nil || fmt.Sprint(last.numbers) != "[3 5]" || last.last != 5 {
 			t.Errorf("%+v, %v", last, err)
+		}
+	})
+	t.Run("begin behind a byte order mark", func(t *testing.T) {
+		t.Parallel()
+		for _, start := range []string{"\ufeff", "\ufeff\n", "\ufeff \r\n"} {
+			if sizes, _, err := read(t, strings.NewReader(start+eventLine(1))); err != nil || fmt.Sprint(sizes) != "[1]" {
+				t.Errorf("%q: %v, %v", start, sizes, err)
+			}
+		}
+		if _, _, err := read(t, strings.NewReader(eventLine(1)+"\ufeff"+eventLine(2))); err == nil || !strings.HasPrefix(err.Error(), "line 2: is not a JSON object") {
+			t.Errorf("one in the middle: %v", err)
+		}
+	})
+	t.Run("name another encoding", func(t *testing.T) {
+		t.Parallel()
+		if _, _, err := read(t, strings.NewReader("\xff\xfe{\x00}\x00\n\x00")); err == nil || err.Error() != "line 1: is not valid UTF-8" {
+			t.Errorf("%v", err)
 		}
 	})
 	t.Run("are none without lines", func(t *testing.T) {

@@ -34,7 +34,7 @@ func explain(err error, format string, args ...any) error {
 }
 
 // exit reports err, the end of cmd, in one line and returns the exit code.
-func (a *app) exit(ctx context.Context, cmd *cobra.Command, args []string, err error) int {
+func (a *app) exit(ctx context.Context, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return exitClean
 	}
@@ -43,7 +43,7 @@ func (a *app) exit(ctx context.Context, cmd *cobra.Command, args []string, err e
 		code = exitUsage
 	}
 	if !a.started {
-		if unknown := unknownCommand(cmd, args); unknown != nil {
+		if unknown := unknownCommand(cmd, a.args); unknown != nil {
 			err = unknown
 		}
 	}
@@ -91,11 +91,14 @@ func oneLine(ctx context.Context, err error) string {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return "interrupted"
 	}
-	text := lineBreaks.ReplaceAllStringFunc(strings.TrimSpace(err.Error()), func(s string) string {
+	return strings.TrimPrefix(onOneLine(err.Error()), "outbox: ")
+}
+
+func onOneLine(text string) string {
+	return lineBreaks.ReplaceAllStringFunc(strings.TrimSpace(text), func(s string) string {
 		if strings.HasPrefix(s, ":") {
 			return ": "
 		}
 		return "; "
 	})
-	return strings.TrimPrefix(text, "outbox: ")
 }

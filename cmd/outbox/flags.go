@@ -112,6 +112,28 @@ func choiceFlag(cmd *cobra.Command, name, shorthand, standard, usage string, opt
 	return c
 }
 
+// flagErrors reports every flag of cmd that is wrong. Pflag stops at the first.
+func (a *app) flagErrors(cmd *cobra.Command, err error) error {
+	_, args, findErr := cmd.Root().Find(a.args)
+	if _, value := errors.AsType[*pflag.InvalidValueError](err); !value || findErr != nil {
+		return flagError(cmd, err)
+	}
+	var errs []error
+	last := cmd.Flags().ParseAll(args, func(f *pflag.Flag, value string) error {
+		if err := f.Value.Set(value); err != nil {
+			errs = append(errs, usageErrorf("--%s: %w", f.Name, valueError(err)))
+		}
+		return nil
+	})
+	if last != nil { // such as a flag that does not exist
+		errs = append(errs, flagError(cmd, last))
+	}
+	if len(errs) == 0 {
+		return flagError(cmd, err)
+	}
+	return errors.Join(errs...)
+}
+
 // flagError turns pflag's errors into usage errors. They are rebuilt from their parts, since a whole argument can contain
 // a password that landed there by a slip.
 func flagError(cmd *cobra.Command, err error) error {

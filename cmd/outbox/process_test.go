@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -96,8 +97,24 @@ func TestSignals(t *testing.T) {
 		insert(t, db, 1)
 		<-asked
 		send(t, cmd, syscall.SIGTERM)
-		send(t, cmd, syscall.SIGINT) // another signal, since two of a kind can merge
-		if code := exitCode(t, cmd); code != exitFailure {
+		over, impatience := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(impatience)
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					_ = cmd.Process.Signal(syscall.SIGINT) // an error: it has ended
+				case <-over:
+					return
+				}
+			}
+		}()
+		code := exitCode(t, cmd)
+		close(over)
+		<-impatience
+		if code != exitFailure {
 			t.Errorf("exit code %d", code)
 		}
 		if text := stderr.String(); !strings.HasSuffix(text, "outbox: stopped at once by a second signal; what was being handled is delivered again\n") {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 )
 
@@ -21,24 +22,31 @@ func newProgress(w io.Writer, now time.Time) *progress {
 }
 
 // show rewrites the line, unless it was just written.
-func (p *progress) show(events int, now time.Time) {
+func (p *progress) show(published int, now time.Time) {
 	if p == nil || now.Sub(p.shown) < progressEvery {
 		return
 	}
 	p.shown = now
-	p.write(events, now, "")
+	p.write(published, now, "")
 }
 
 // end writes the line for the last time, and leaves it.
-func (p *progress) end(events int, now time.Time) {
+func (p *progress) end(published int, now time.Time) {
 	if p != nil {
-		p.write(events, now, "\n")
+		p.write(published, now, "\n")
 	}
 }
 
 // write returns to the start of the line first, and clears what is left of the old one in the end.
-func (p *progress) write(events int, now time.Time, end string) {
+func (p *progress) write(published int, now time.Time, end string) {
 	elapsed := now.Sub(p.began)
-	rate := float64(events) / max(elapsed.Seconds(), 1e-3)
-	fmt.Fprintf(p.w, "\r%d events published in %s (%.0f a second)\x1b[K%s", events, elapsed.Round(progressEvery), rate, end)
+	rate := float64(published) / max(elapsed.Seconds(), 1e-3)
+	fmt.Fprintf(p.w, "\r%s published in %s (%.0f a second)\x1b[K%s", events(published), elapsed.Round(progressEvery), rate, end)
+}
+
+func events(n int) string {
+	if n == 1 {
+		return "1 event"
+	}
+	return strconv.Itoa(n) + " events"
 }

@@ -34,6 +34,14 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%q", w.String())
 		}
 	})
+	t.Run("one event is not several", func(t *testing.T) {
+		t.Parallel()
+		var w strings.Builder
+		newProgress(&w, time.Unix(0, 0)).end(1, time.Unix(1, 0))
+		if w.String() != "\r1 event published in 1s (1 a second)\x1b[K\n" {
+			t.Errorf("%q", w.String())
+		}
+	})
 	t.Run("without a terminal there is none", func(t *testing.T) {
 		t.Parallel()
 		var p *progress

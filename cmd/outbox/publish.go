@@ -66,13 +66,17 @@ Numbers in data keep every digit. The flags that describe an event are not taken
 			return usageErrorf("nothing to publish: describe an event by flags, or give NDJSON on standard input (see `outbox publish --help`)")
 		}
 		addr, err := a.address(cmd, &db)
-		if err != nil {
+		if !described {
+			if err != nil {
+				return err
+			}
+			return addr.explain(a.publishLines(cmd.Context(), addr))
+		}
+		message, messageErr := m.message(cmd.Flags())
+		if err := errors.Join(err, messageErr); err != nil {
 			return err
 		}
-		if described {
-			return addr.explain(a.publishOne(cmd, addr, m))
-		}
-		return addr.explain(a.publishLines(cmd.Context(), addr))
+		return addr.explain(a.publishOne(cmd.Context(), addr, message))
 	}
 	return cmd
 }
@@ -99,18 +103,14 @@ func addMessageFlags(flags *pflag.FlagSet) *messageFlags {
 }
 
 // publishOne publishes the event that the flags describe.
-func (a *app) publishOne(cmd *cobra.Command, addr *address, m *messageFlags) error {
-	message, err := m.message(cmd.Flags())
+func (a *app) publishOne(ctx context.Context, addr *address, message outbox.Message) error {
+	conn, err := addr.connect(ctx, "publish")
 	if err != nil {
 		return err
 	}
-	conn, err := addr.connect(cmd.Context(), "publish")
-	if err != nil {
-		return err
-	}
-	defer closeConn(cmd.Context(), conn)
+	defer closeConn(ctx, conn)
 	// Not interrupted: whether it was committed nobody would know.
-	id, err := outbox.Publish(context.WithoutCancel(cmd.Context()), conn, message)
+	id, err := outbox.Publish(context.WithoutCancel(ctx), conn, message)
 	if invalid, ok := errors.AsType[*outbox.InvalidMessageError](err); ok {
 		return flagsOf(invalid)
 	}
@@ -127,12 +127,13 @@ func (m *messageFlags) message(flags *pflag.FlagSet) (outbox.Message, error) {
 			missing = append(missing, "--"+name)
 		}
 	}
+	var errs []error
 	if len(missing) > 0 {
-		return outbox.Message{}, usageErrorf("publish: %s missing", strings.Join(missing, ", "))
+		errs = append(errs, usageErrorf("publish: %s missing", strings.Join(missing, ", ")))
 	}
 	id, err := uuid.Parse(m.aggregateID)
-	if err != nil {
-		return outbox.Message{}, usageErrorf("--aggregate-id: %q is not a UUID", m.aggregateID)
+	if err != nil && flags.Changed("aggregate-id") {
+		errs = append(errs, usageErrorf("--aggregate-id: %q is not a UUID", m.aggregateID))
 	}
 	return outbox.Message{
 		AggregateType: m.aggregateType,
@@ -142,7 +143,7 @@ func (m *messageFlags) message(flags *pflag.FlagSet) (outbox.Message, error) {
 		Version:       int(m.version),
 		CorrelationID: m.correlationID,
 		CausationID:   m.causationID,
-	}, nil
+	}, errors.Join(errs...)
 }
 
 // flagsOf says the same in the words of the command line.
@@ -173,6 +174,9 @@ func (a *app) publishLines(ctx context.Context, addr *address) error {
 	}
 	err = p.run(ctx, newBatches(ctx, a.stdin))
 	p.progress.end(p.published, time.Now())
+	if err == nil && p.published == 0 {
+		fmt.Fprintln(a.stderr, "outbox: nothing was published: standard input had no events")
+	}
 	return err
 }
 
@@ -213,10 +217,7 @@ func (p *linePublisher) print(ids []int64) error {
 		_, _ = p.out.Write(strconv.AppendInt(p.out.AvailableBuffer(), id, 10)) // Flush reports it
 		_ = p.out.WriteByte('\n')
 	}
-	if err := p.out.Flush(); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
+	return outputError(p.out.Flush())
 }
 
 // stopped adds to an error how far the publishing has come, and how to go on.
@@ -227,5 +228,9 @@ func (p *linePublisher) stopped(ctx context.Context, err error) error {
 	if p.published == 0 {
 		return fmt.Errorf("%w; nothing was published", err)
 	}
-	return fmt.Errorf("%w; %d events were published before: go on from line %d", err, p.published, p.next)
+	were := "were"
+	if p.published == 1 {
+		were = "was"
+	}
+	return fmt.Errorf("%w; %s %s published before: go on from line %d", err, events(p.published), were, p.next)
 }

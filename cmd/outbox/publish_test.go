@@ -120,6 +120,18 @@ func TestPublishLines(t *testing.T) {
 			t.Errorf("%d events", n)
 		}
 	})
+	t.Run("a line without data is named", func(t *testing.T) {
+		t.Parallel()
+		line := strings.Replace(eventLine(2), `,"data":{"n":2}`, "", 1)
+		publish(t, pgtest.Database(t), eventLine(1)+line).fails(t, exitFailure, "line 2: data is missing")
+	})
+	t.Run("one event is not several", func(t *testing.T) {
+		t.Parallel()
+		p := &linePublisher{published: 1, next: 2}
+		if err := p.stopped(t.Context(), io.ErrUnexpectedEOF); !strings.HasSuffix(err.Error(), "; 1 event was published before: go on from line 2") {
+			t.Errorf("%v", err)
+		}
+	})
 	t.Run("an error of the database names the lines", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
@@ -129,10 +141,14 @@ func TestPublishLines(t *testing.T) {
 			t.Errorf("%d: %s", o.code, o.stderr)
 		}
 	})
-	t.Run("without lines nothing happens", func(t *testing.T) {
+	t.Run("without lines nothing happens, and it says so", func(t *testing.T) {
 		t.Parallel()
-		if o := publish(t, pgtest.Database(t), "\n").succeeds(t); o.stdout != "" {
-			t.Errorf("%q", o.stdout)
+		db := pgtest.Database(t)
+		for _, stdin := range []string{"", "\n", "\ufeff"} {
+			o := publish(t, db, stdin)
+			if o != (outcome{exitClean, "", "outbox: nothing was published: standard input had no events\n"}) {
+				t.Errorf("%q: %+v", stdin, o)
+			}
 		}
 	})
 	t.Run("a slow stream is published as it comes, and can be interrupted", func(t *testing.T) {

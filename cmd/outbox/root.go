@@ -20,6 +20,8 @@ type app struct {
 	environment    map[string]string
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	args           []string
+	cobraOut       cobraOutput // stdout, for what cobra writes
 
 	fromEnvironment map[string]bool // flags by name that a variable has set
 	started         bool            // the command line was right, and the command has begun
@@ -33,12 +35,17 @@ func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, s
 		stdin:           stdin,
 		stdout:          stdout,
 		stderr:          stderr,
+		args:            args,
+		cobraOut:        cobraOutput{w: stdout},
 		fromEnvironment: make(map[string]bool),
 	}
 	root := newRootCommand(a)
 	root.SetArgs(append([]string{}, args...)) // nil would mean os.Args
 	cmd, err := root.ExecuteContextC(ctx)
-	return a.exit(ctx, cmd, args, err)
+	if a.cobraOut.err != nil {
+		a.started, err = true, a.cobraOut.err // nothing is wrong with the command line
+	}
+	return a.exit(ctx, cmd, err)
 }
 
 func newRootCommand(a *app) *cobra.Command {
@@ -67,9 +74,14 @@ the commit outbox delivers it, within about a millisecond, at least once, in ord
 		},
 	}
 	root.SetIn(a.stdin)
-	root.SetOut(a.stdout)
+	root.SetOut(&a.cobraOut)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(flagError)
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		cmd.SetErr(io.Discard) // where cobra would complain of the output, besides exit
+		help(cmd, args)
+	})
+	root.SetFlagErrorFunc(a.flagErrors)
 	root.SetVersionTemplate("outbox {{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "FlagUsages", "FlagUsagesWrapped 120") + environmentHelp)
 	root.AddCommand(

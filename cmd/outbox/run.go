@@ -18,9 +18,12 @@ import (
 	"github.com/seed-9a365b49/outbox/sink/cloudevent"
 )
 
-// brokenPatience is how long the worker may take to settle what it has delivered, once standard output is gone.
-// The handlers that wait for it would sit out the whole grace.
-const brokenPatience = 2 * time.Second
+const (
+	// brokenPatience is how long the worker may take to settle what it has delivered, once standard output is gone.
+	brokenPatience = 2 * time.Second
+	// settledInterval is how often it is asked whether it has.
+	settledInterval = 10 * time.Millisecond
+)
 
 // runFlags are the flags of `outbox run`.
 type runFlags struct {
@@ -61,8 +64,8 @@ Several replicas of the SAME program can run on one outbox: one works, the other
 programs with different sinks on one outbox would take each other's events.
 
 The first SIGINT or SIGTERM stops in order: no new events, handlers finish, what was delivered is marked, exit code 0.
-The second stops at once, with exit code 1. Where the reader of standard output goes away, it ends with exit
-code 1 too, and what could not be printed stays for the next run.`,
+A second one stops at once, with exit code 1; within half a second it counts as the first. Where the reader of standard
+output goes away, it ends with exit code 1 too, and what could not be printed stays for the next run.`,
 		Example: `  outbox run --sink stdout
   outbox run --sink https://example.com/events --webhook-secret-file /run/secrets/webhook
   outbox run --sink stdout --database-url postgres://app@pgbouncer:6432/billing --listen-url postgres://app@db:5432/billing
@@ -112,19 +115,14 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 }
 
 func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
-	if f.sink == "" {
-		return usageErrorf("run needs --sink: stdout, discard, or an http:// or https:// address to post to")
+	addr, addrErr := a.address(cmd, &f.database)
+	database := ""
+	if addr != nil {
+		database = addr.database()
 	}
-	addr, err := a.address(cmd, &f.database)
-	if err != nil {
-		return err
-	}
-	config, err := a.workerConfig(cmd, f, addr)
-	if err != nil {
-		return err
-	}
-	to, err := a.openSink(f, addr)
-	if err != nil {
+	config, configErr := a.workerConfig(cmd, f, addr)
+	to, sinkErr := a.openSink(f, database)
+	if err := errors.Join(addrErr, configErr, sinkErr); err != nil {
 		return err
 	}
 	if webhook, ok := to.(*sink.Webhook); ok {
@@ -148,7 +146,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	return nil
 }
 
-// workerConfig is what the flags say to the worker.
+// workerConfig is what the flags say to the worker, or everything that is wrong with them. addr is nil where it is itself wrong.
 func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outbox.Config, error) {
 	// A limit that was left open gives way to the one that was set.
 	given := cmd.Flags().Changed
@@ -161,19 +159,19 @@ func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outb
 	if !given("degraded-poll-interval") {
 		f.degradedPoll = min(f.degradedPoll, f.poll)
 	}
+	var errs []error
 	if f.batchSize > f.maxBatchSize {
-		return outbox.Config{}, usageErrorf("%s %s is more than %s %s", a.spelled("batch-size"), &f.batchSize, a.spelled("max-batch-size"), &f.maxBatchSize)
+		errs = append(errs, usageErrorf("%s %s is more than %s %s", a.spelled("batch-size"), &f.batchSize, a.spelled("max-batch-size"), &f.maxBatchSize))
 	}
 	if f.degradedPoll > f.poll {
-		return outbox.Config{}, usageErrorf("%s %s is longer than %s %s", a.spelled("degraded-poll-interval"), &f.degradedPoll, a.spelled("poll-interval"), &f.poll)
+		errs = append(errs, usageErrorf("%s %s is longer than %s %s", a.spelled("degraded-poll-interval"), &f.degradedPoll, a.spelled("poll-interval"), &f.poll))
 	}
 	if f.listenURL != "" {
 		if _, err := parseAddress(f.listenURL, a.spelled("listen-url")); err != nil {
-			return outbox.Config{}, err
+			errs = append(errs, err)
 		}
 	}
 	config := outbox.Config{
-		DatabaseURL:          addr.url,
 		ListenURL:            f.listenURL,
 		MaxAttempts:          int(f.maxAttempts),
 		Concurrency:          int(f.concurrency),
@@ -185,25 +183,32 @@ func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outb
 		LaneCap:              int(f.laneCap),
 		PollInterval:         time.Duration(f.poll),
 		DegradedPollInterval: time.Duration(f.degradedPoll),
-		ConnectTimeout:       addr.patience,
 		Log:                  newLogger(a.stderr, f.logLevel.value, f.logFormat.value),
+	}
+	if addr != nil {
+		config.DatabaseURL, config.ConnectTimeout = addr.url, addr.patience
 	}
 	if f.ordering.value == "none" {
 		config.Ordering = outbox.NoOrdering
 	}
-	return config, nil
+	return config, errors.Join(errs...)
 }
 
-func (a *app) openSink(f *runFlags, addr *address) (sink.Sink, error) {
-	source := f.source
-	if source == "" {
-		source = cloudevent.DefaultSource(addr.database())
-	} else if err := cloudevent.CheckSource(source); err != nil {
-		return nil, usageErrorf("%s: %w", a.spelled("source"), err)
+// openSink returns the sink, or everything that is wrong with it and the flags that belong to it.
+func (a *app) openSink(f *runFlags, database string) (sink.Sink, error) {
+	source := cloudevent.DefaultSource(database)
+	var errs []error
+	if f.source != "" {
+		if err := cloudevent.CheckSource(f.source); err != nil {
+			errs = append(errs, usageErrorf("%s: %w", a.spelled("source"), err))
+		} else {
+			source = f.source
+		}
 	}
 	secrets, err := a.readSecrets(f)
-	if err != nil {
-		return nil, err
+	errs = append(errs, err)
+	if f.sink == "" {
+		return nil, errors.Join(append(errs, usageErrorf("run needs --sink: stdout, discard, or an http:// or https:// address to post to"))...)
 	}
 	to, err := sink.Parse(f.sink, sink.Options{
 		Source: source,
@@ -216,30 +221,62 @@ func (a *app) openSink(f *runFlags, addr *address) (sink.Sink, error) {
 		},
 	})
 	if err != nil {
-		return nil, usageErrorf("%s: %w", a.spelled("sink"), err)
+		return nil, errors.Join(append(errs, usageErrorf("%s: %w", a.spelled("sink"), err))...)
 	}
-	return to, nil
+	return to, errors.Join(append(errs, a.checkSink(f, to))...)
+}
+
+// checkSink returns what does not go with the kind of the sink. A secret that is not used, above all, would let somebody
+// believe that requests are signed.
+func (a *app) checkSink(f *runFlags, to sink.Sink) error {
+	var errs []error
+	refuse := func(flag, only string) {
+		errs = append(errs, usageErrorf("%s is only for %s, and %s is %s", a.spelled(flag), only, a.spelled("sink"), to))
+	}
+	_, webhook := to.(*sink.Webhook)
+	if len(f.secrets) > 0 && !webhook {
+		refuse("webhook-secret", "an http:// or https:// sink")
+	}
+	if len(f.secretFiles) > 0 && !webhook {
+		refuse("webhook-secret-file", "an http:// or https:// sink")
+	}
+	switch to.(type) {
+	case *sink.Stdout:
+		if isClosed(a.stdout) {
+			errs = append(errs, usageErrorf("standard output is closed (or /dev/null opened for reading too), so that events would be marked as published and reach nobody: "+
+				"redirect it, or choose --sink discard"))
+		}
+	case sink.Discard:
+		if f.source != "" {
+			refuse("source", "a sink that shows it")
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // readSecrets returns the webhook's secrets. A flag or file without one is an error: requests would go out unsigned.
 func (a *app) readSecrets(f *runFlags) ([]string, error) {
-	secrets := f.secrets
-	for _, secret := range secrets {
+	var secrets []string
+	var errs []error
+	for _, secret := range f.secrets {
 		if strings.TrimSpace(secret) == "" {
-			return nil, usageErrorf("%s is empty", a.spelled("webhook-secret"))
+			errs = append(errs, usageErrorf("%s is empty", a.spelled("webhook-secret")))
+			continue
 		}
+		secrets = append(secrets, secret)
 	}
 	for _, name := range f.secretFiles {
 		content, err := os.ReadFile(name)
-		if err != nil {
-			return nil, usageErrorf("%s: %w", a.spelled("webhook-secret-file"), err)
+		switch {
+		case err != nil:
+			errs = append(errs, usageErrorf("%s: %w", a.spelled("webhook-secret-file"), err))
+		case strings.TrimSpace(string(content)) == "":
+			errs = append(errs, usageErrorf("%s: %s holds no secret", a.spelled("webhook-secret-file"), name))
+		default:
+			secrets = append(secrets, string(content))
 		}
-		if strings.TrimSpace(string(content)) == "" {
-			return nil, usageErrorf("%s: %s holds no secret", a.spelled("webhook-secret-file"), name)
-		}
-		secrets = append(secrets, string(content))
 	}
-	return secrets, nil
+	return secrets, errors.Join(errs...)
 }
 
 // signed tells whether requests are signed.
@@ -285,11 +322,28 @@ func work(ctx context.Context, worker *outbox.Worker, to sink.Sink, ready func()
 			becameReady = nil
 		case <-broken:
 			stop()
-			select {
-			case <-ended:
-			case <-time.After(brokenPatience):
-			}
+			waitUntilSettled(ended, func() int { return worker.Health().Unsettled })
 			return fmt.Errorf("standard output is gone, and what was not printed stays for the next run: %w", stdout.Err())
+		}
+	}
+}
+
+// waitUntilSettled waits until the worker has marked what was printed, and not for its end: handlers that wait for standard
+// output would sit out the whole grace.
+func waitUntilSettled(ended <-chan error, unsettled func() int) {
+	tick := time.NewTicker(settledInterval)
+	defer tick.Stop()
+	patience := time.After(brokenPatience)
+	for {
+		select {
+		case <-tick.C:
+			if unsettled() == 0 {
+				return
+			}
+		case <-ended:
+			return
+		case <-patience:
+			return
 		}
 	}
 }

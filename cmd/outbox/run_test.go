@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
@@ -102,6 +103,40 @@ func TestRunToStdout(t *testing.T) {
 		}
 		if n := query[int](t, db, "SELECT count(*) FROM events.outbox WHERE published_at IS NULL AND retry_count = 0 AND next_retry_at IS NULL"); n != 3 {
 			t.Errorf("%d events are untouched", n)
+		}
+	})
+}
+
+func TestWaitUntilSettled(t *testing.T) {
+	t.Parallel()
+	took := func(t *testing.T, ended <-chan error, unsettled func() int) (d time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(*testing.T) {
+			began := time.Now() // by the bubble's clock, which stands still while anything runs
+			waitUntilSettled(ended, unsettled)
+			d = time.Since(began)
+		})
+		return d
+	}
+	t.Run("is over as soon as nothing is unsettled", func(t *testing.T) {
+		t.Parallel()
+		left := 3
+		if d := took(t, nil, func() int { left--; return left }); d != 3*settledInterval {
+			t.Errorf("took %s", d)
+		}
+	})
+	t.Run("does not last for ever where the database is gone", func(t *testing.T) {
+		t.Parallel()
+		if d := took(t, nil, func() int { return 1 }); d != brokenPatience {
+			t.Errorf("took %s", d)
+		}
+	})
+	t.Run("is over with the worker", func(t *testing.T) {
+		t.Parallel()
+		ended := make(chan error)
+		close(ended)
+		if d := took(t, ended, func() int { return 1 }); d != 0 {
+			t.Errorf("took %s", d)
 		}
 	})
 }

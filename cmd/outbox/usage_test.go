@@ -50,6 +50,18 @@ func TestWrongCommandLine(t *testing.T) {
 		{"empty secret", "run --sink http://h/ --webhook-secret=", nil, "--webhook-secret is empty"},
 		{"secret file that is not there", "run --sink http://h/ --webhook-secret-file /nonexistent/secret", nil, "--webhook-secret-file: open /nonexistent/secret"},
 		{"empty secret file", "run --sink http://h/ --webhook-secret-file " + empty, nil, "holds no secret"},
+		{
+			"secret for another sink", "run --sink stdout --webhook-secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", nil,
+			"--webhook-secret is only for an http:// or https:// sink, and --sink is stdout",
+		},
+		{"malformed secret for another sink", "run --sink discard --webhook-secret sesame", nil, "--webhook-secret is only for an http:// or https:// sink"},
+		{"secret file for another sink", "run --sink discard --webhook-secret-file " + empty, nil, "--webhook-secret-file is only for"},
+		{
+			"secret for another sink in a variable", "run",
+			[]string{"OUTBOX_SINK=stdout", "OUTBOX_WEBHOOK_SECRET=sesame"},
+			"OUTBOX_WEBHOOK_SECRET is only for an http:// or https:// sink, and OUTBOX_SINK is stdout",
+		},
+		{"source for a sink that shows none", "run --sink discard --source /billing", nil, "--source is only for a sink that shows it, and --sink is discard"},
 		{"malformed source", "run --sink stdout --source a␣b", nil, "--source: source is not a URI"},
 
 		{"zero", "run --sink stdout --batch-size 0", nil, `--batch-size: "0" is not a whole number between 1 and`},
@@ -100,6 +112,48 @@ func TestWrongCommandLine(t *testing.T) {
 				args[i] = strings.ReplaceAll(args[i], "␣", " ")
 			}
 			execute(t, "", append([]string{nowhere}, tt.environ...), args...).fails(t, exitUsage, tt.want)
+		})
+	}
+}
+
+func TestSeveralMistakes(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, line string
+		environ    []string
+		want       []string
+	}{
+		{
+			"values of flags", "run --batch-size 0 --poll-interval 5 --sink stdout --log-level=loud --lane-cap 7", nil,
+			[]string{`--batch-size: "0" is not`, `; --poll-interval: "5" is not`, `; --log-level: "loud" is not`},
+		},
+		{
+			"a value and a flag that does not exist", "run --batch-size 0 --snik stdout --concurrency 0", nil,
+			[]string{`--batch-size: "0" is not`, "; unknown flag --snik"},
+		},
+		{
+			"what does not go together, and the rest of run",
+			"run --batch-size 100 --max-batch-size 10 --degraded-poll-interval 2s --listen-url ali:sesame@cave --source a\tb --webhook-secret=",
+			[]string{"DATABASE_URL=ali:sesame@cave"},
+			[]string{
+				"DATABASE_URL: not a database address", "--batch-size 100 is more than", "--degraded-poll-interval 2s is longer than",
+				"--listen-url: not a database address", "--source: source is not a URI", "--webhook-secret is empty", "run needs --sink",
+			},
+		},
+		{
+			"a sink that is not one, and no address", "run --sink kafka --webhook-secret-file /nonexistent/secret",
+			[]string{"DATABASE_URL="},
+			[]string{"no database given", `unknown sink "kafka"`, "open /nonexistent/secret"},
+		},
+		{
+			"of an event", "publish --aggregate-id 7 --data 1",
+			[]string{"DATABASE_URL=ali:sesame@cave"},
+			[]string{"DATABASE_URL: not a database address", "publish: --aggregate-type, --type missing", `--aggregate-id: "7" is not a UUID`},
+		},
+	} {
+		t.Run("are reported at once: "+tt.name, func(t *testing.T) {
+			t.Parallel()
+			execute(t, "", append([]string{nowhere}, tt.environ...), strings.Split(tt.line, " ")...).fails(t, exitUsage, tt.want...)
 		})
 	}
 }

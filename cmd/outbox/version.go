@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"fmt"
 	"runtime"
 	"runtime/debug"
 
@@ -49,12 +48,4 @@ func newVersionCommand(a *app) *cobra.Command {
 				buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH, migrations.Latest)
 		},
 	}
-}
-
-// printf writes to standard output.
-func (a *app) printf(format string, args ...any) error {
-	if _, err := fmt.Fprintf(a.stdout, format, args...); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
 }

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// printf writes to standard output.
+func (a *app) printf(format string, args ...any) error {
+	_, err := fmt.Fprintf(a.stdout, format, args...)
+	return outputError(err)
+}
+
+// outputError says which write failed, if one did.
+func outputError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("write to standard output: %w", err)
+}
+
+// cobraOutput is standard output for cobra, which drops errors of writing. It is not safe for concurrent use.
+type cobraOutput struct {
+	w   io.Writer
+	err error // the first
+}
+
+func (o *cobraOutput) Write(p []byte) (int, error) {
+	n, err := o.w.Write(p)
+	if o.err == nil {
+		o.err = outputError(err)
+	}
+	return n, err
+}
