@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +19,17 @@ import (
 
 // session is the owner's dedicated connection. Every fetch runs on it, so that none can succeed without ownership.
 type session struct {
-	conn     *pgx.Conn
-	pid      int32 // of the server's process
-	queries  *eventsdb.Queries
-	pool     *pgxpool.Pool
-	sequence string
-	holdBack bool
-	waiting  func() time.Duration // for the server's next bytes
-	answered atomic.Int64         // when it last answered, in nanoseconds since the process's epoch
+	conn      *pgx.Conn
+	pid       int32 // of the server's process
+	queries   *eventsdb.Queries
+	pool      *pgxpool.Pool
+	sequence  string
+	holdBack  bool
+	waiting   func() time.Duration  // for the server's next bytes
+	statement atomic.Int64          // counts beginnings and ends of statements
+	watchdog  *time.Timer           // runs while a statement does
+	cause     atomic.Pointer[error] // why the session was given up
+	answered  atomic.Int64          // when it last answered, in nanoseconds since the process's epoch
 }
 
 const (
@@ -60,29 +64,38 @@ var (
 	errSlow   = fmt.Errorf("the server has been working on the statement for %s (does something hold a lock on events.outbox?)", statementTimeout)
 )
 
+// begin has statements end with ctx until end is called.
+func (s *session) begin(ctx context.Context) (end func()) {
+	ended, interrupted := make(chan struct{}), make(chan struct{})
+	s.watchdog = time.AfterFunc(math.MaxInt64, func() { s.checkServer(ended) })
+	stop := context.AfterFunc(ctx, func() {
+		s.interrupt()
+		close(interrupted)
+	})
+	return func() {
+		s.watchdog.Stop()
+		close(ended)
+		if !stop() {
+			<-interrupted
+			_ = s.socket().SetDeadline(time.Time{}) // where it found no statement, the connection is as good as before
+		}
+	}
+}
+
 // ask runs one statement. If the answer is late and the server has no such statement under way, the connection
 // is dead although it looks open (a silent network, a stopped proxy): it is closed, and so is the server's end, which
 // would otherwise keep the ownership.
+//
+// The statement is not given ctx, for whose end pgx would start a goroutine each time: begin waits for it once.
 func (s *session) ask(ctx context.Context, name string, statement func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watch := time.AfterFunc(silence+silence/20, func() { s.checkServer(ctx, cancel) }) // the wait begins a little later than now
-	defer watch.Stop()
-	// The statement is not given ctx, for whose end pgx would have a goroutine wait. It ends by a deadline, and not by
-	// Close, which makes pgx dial a cancel request.
-	socket, interrupted := s.conn.PgConn().Conn(), make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		_ = socket.SetDeadline(epoch)
-		close(interrupted)
-	})
+	s.statement.Add(1)
+	s.watchdog.Reset(silence + silence/20) // the wait for the answer begins a little later
 	err := statement(context.WithoutCancel(ctx))
-	if !stop() {
-		<-interrupted
-		_ = socket.SetDeadline(time.Time{}) // if the statement was faster, the connection is as good as before
-	}
+	s.watchdog.Stop()
+	s.statement.Add(1)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = fmt.Errorf("%w: %w", cause, err)
+		if cause := s.cause.Load(); cause != nil {
+			err = fmt.Errorf("%w: %w", *cause, err)
 		}
 		return fmt.Errorf("%s: %w", name, err)
 	}
@@ -90,25 +103,41 @@ func (s *session) ask(ctx context.Context, name string, statement func(context.C
 	return nil
 }
 
-// checkServer watches the wait for an answer until the statement has ended. Where nothing arrives it asks through the pool what
-// the server is doing for this session.
-func (s *session) checkServer(statement context.Context, cancel context.CancelCauseFunc) {
-	for statement.Err() == nil {
-		ctx, stop := context.WithTimeout(statement, silence)
+// checkServer watches the wait for an answer until the statement is over, or the session is. Where nothing arrives it asks through the pool
+// what the server is doing for this session.
+func (s *session) checkServer(ended <-chan struct{}) {
+	for statement := s.statement.Load(); s.statement.Load() == statement; {
+		ctx, cancel := context.WithTimeout(context.Background(), silence)
 		switch waited := s.waiting(); {
 		case waited >= statementTimeout:
-			cancel(errSlow)
+			s.giveUp(errSlow)
 		case waited >= silence:
 			state, err := eventsdb.New(s.pool).SessionState(ctx, s.pid)
-			if err == nil && (state == "idle" || state == "gone") && s.waiting() >= silence && statement.Err() == nil {
+			if err == nil && (state == "idle" || state == "gone") && s.waiting() >= silence {
 				_, _ = eventsdb.New(s.pool).TerminateSession(ctx, s.pid) // at worst the standby's watch does it
-				cancel(errSilent)
+				s.giveUp(errSilent)
 			}
 		}
-		<-ctx.Done() // once a silence
-		stop()
+		select {
+		case <-ctx.Done(): // once a silence
+		case <-ended:
+			cancel()
+			return
+		}
+		cancel()
 	}
 }
+
+// giveUp makes the statement fail.
+func (s *session) giveUp(cause error) {
+	s.cause.Store(&cause)
+	s.interrupt()
+}
+
+// interrupt ends the read that is under way, or the next one. By a deadline, since Close makes pgx dial a cancel request.
+func (s *session) interrupt() { _ = s.socket().SetDeadline(epoch) }
+
+func (s *session) socket() net.Conn { return s.conn.PgConn().Conn() }
 
 // page is the result of a fetch.
 type page struct {
