@@ -36,7 +36,7 @@ func (p *Poller) newOwner(s statements) *owner {
 // It is the only place that runs statements on the owner's session, one at a time, and takes in settlements
 // between them only. So whatever a statement returns is compared with what was in flight when it began.
 func (p *Poller) loop(ctx context.Context, s *session) error {
-	defer s.begin(ctx)()
+	defer s.watch(ctx)()
 	o := p.newOwner(s)
 	for ctx.Err() == nil {
 		o.takeSettled()

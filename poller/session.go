@@ -26,7 +26,7 @@ type session struct {
 	sequence  string
 	holdBack  bool
 	waiting   func() time.Duration  // for the server's next bytes
-	statement atomic.Int64          // counts beginnings and ends of statements
+	statement atomic.Int64          // counts beginnings and ends of statements: odd while one is under way
 	watchdog  *time.Timer           // runs while a statement does
 	cause     atomic.Pointer[error] // why the session was given up
 	answered  atomic.Int64          // when it last answered, in nanoseconds since the process's epoch
@@ -64,8 +64,8 @@ var (
 	errSlow   = fmt.Errorf("the server has been working on the statement for %s (does something hold a lock on events.outbox?)", statementTimeout)
 )
 
-// begin has statements end with ctx until end is called.
-func (s *session) begin(ctx context.Context) (end func()) {
+// watch has statements end with ctx, and watches over their answers, until end is called.
+func (s *session) watch(ctx context.Context) (end func()) {
 	ended, interrupted := make(chan struct{}), make(chan struct{})
 	s.watchdog = time.AfterFunc(math.MaxInt64, func() { s.checkServer(ended) })
 	stop := context.AfterFunc(ctx, func() {
@@ -86,7 +86,7 @@ func (s *session) begin(ctx context.Context) (end func()) {
 // is dead although it looks open (a silent network, a stopped proxy): it is closed, and so is the server's end, which
 // would otherwise keep the ownership.
 //
-// The statement is not given ctx, for whose end pgx would start a goroutine each time: begin waits for it once.
+// The statement is not given ctx, for whose end pgx would start a goroutine each time: watch waits for it once.
 func (s *session) ask(ctx context.Context, name string, statement func(context.Context) error) error {
 	s.statement.Add(1)
 	s.watchdog.Reset(silence + silence/20) // the wait for the answer begins a little later
@@ -103,10 +103,10 @@ func (s *session) ask(ctx context.Context, name string, statement func(context.C
 	return nil
 }
 
-// checkServer watches the wait for an answer until the statement is over, or the session is. Where nothing arrives it asks through the pool
-// what the server is doing for this session.
+// checkServer watches the wait for an answer until the statement is over, or the session is. Where nothing arrives it asks
+// through the pool what the server is doing for this session.
 func (s *session) checkServer(ended <-chan struct{}) {
-	for statement := s.statement.Load(); s.statement.Load() == statement; {
+	for statement := s.statement.Load(); statement%2 == 1 && s.statement.Load() == statement; {
 		ctx, cancel := context.WithTimeout(context.Background(), silence)
 		switch waited := s.waiting(); {
 		case waited >= statementTimeout:
