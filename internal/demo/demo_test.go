@@ -232,7 +232,8 @@ func checkOutput(t *testing.T, text string, s Summary) {
 	last := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSuffix(line, "\n")
-		if utf8.RuneCountInString(line) > 80 || strings.ContainsAny(line, "\x1b\r") {
+		wide := utf8.RuneCountInString(line) > 80 && !strings.HasPrefix(line, "  server ") // as wide as the path to the server
+		if wide || strings.ContainsAny(line, "\x1b\r") {
 			t.Errorf("line is wider than 80 columns, or not plain: %q", line)
 		}
 		if !attempt.MatchString(line) {
