@@ -75,22 +75,33 @@ func connect(ctx context.Context, cfg Config) (db *database, err error) {
 	if err != nil {
 		return db, fmt.Errorf("connect to the direct address: %w", err)
 	}
-	return db, errors.Join(checkDirect(checking, conn), conn.Close(checking))
+	return db, errors.Join(db.checkDirect(checking, conn), conn.Close(checking))
 }
+
+// ErrOtherDatabase: the direct address leads elsewhere than the main one.
+var ErrOtherDatabase = errors.New("the direct address (ListenURL, --listen-url) and the main one lead to different databases, so that events of one would be marked in the other: correct one of them")
 
 // ErrPooled: a pooler is behind the address of the dedicated sessions.
 var ErrPooled = errors.New("the address leads through a pooler, which would keep the worker's lock for itself: give a direct one as ListenURL (--listen-url)")
 
-// checkDirect fails for a connection through a pooler: it tells its client another process id than the server's own. An
+// checkDirect fails for a connection to another database than the pool's: what is fetched there would be marked here. And it
+// fails for one through a pooler: it tells its client another process id than the server's own. An
 // advisory lock taken there stays with the pooler's connection when the worker has gone. The question has no name, since a
 // pooler's connections know the statements of others and not this one's.
-func checkDirect(ctx context.Context, conn *pgx.Conn) error {
+func (d *database) checkDirect(ctx context.Context, conn *pgx.Conn) error {
 	pid, err := eventsdb.New(db.FreshPlans(conn)).BackendPID(ctx)
 	if err != nil {
 		return fmt.Errorf("ask for the server's process: %w", err)
 	}
 	if uint32(pid) != conn.PgConn().PID() {
 		return ErrPooled
+	}
+	here, err := eventsdb.New(d.pool).SessionHere(ctx, eventsdb.SessionHereParams{Pid: pid, ApplicationPrefix: pgnames.Application})
+	if err != nil {
+		return fmt.Errorf("look for the direct session through the pool: %w", err)
+	}
+	if !here {
+		return ErrOtherDatabase
 	}
 	return nil
 }
@@ -235,7 +246,7 @@ func (db *database) open(ctx context.Context, config *pgx.ConnConfig, timeout ti
 	if err != nil {
 		return nil, err
 	}
-	if err := checkDirect(ctx, conn); err != nil {
+	if err := db.checkDirect(ctx, conn); err != nil {
 		_ = conn.Close(ctx) // not ours to use, whatever closing says
 		return nil, err
 	}

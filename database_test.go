@@ -107,3 +107,22 @@ func TestNewerSchema(t *testing.T) {
 		}
 	}
 }
+
+func TestDirectAddressOfAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	for name, elsewhere := range map[string]func(testing.TB) *pgtest.DB{
+		"another outbox": pgtest.Database, "a database without an outbox": pgtest.EmptyDatabase,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			main, direct := pgtest.Database(t), elsewhere(t)
+			w, err := NewWorker(Config{DatabaseURL: main.URL, ListenURL: direct.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := w.Run(t.Context()); !errors.Is(err, ErrOtherDatabase) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want ErrOtherDatabase on one line", err)
+			}
+		})
+	}
+}

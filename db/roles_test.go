@@ -123,6 +123,7 @@ func TestRoles(t *testing.T) {
 		"TryOwn":       func() error { return ignored(queries.TryOwn(ctx, pgnames.OwnerLock)) },
 		"TuneSession":  func() error { return ignored(queries.TuneSession(ctx)) },
 		"SessionState": func() error { return ignored(queries.SessionState(ctx, 1)) },
+		"SessionHere":  func() error { return ignored(queries.SessionHere(ctx, eventsdb.SessionHereParams{Pid: 1})) },
 		"BackendPID":   func() error { return ignored(queries.BackendPID(ctx)) },
 		"FetchPage": func() error {
 			return ignored(queries.FetchPage(ctx, eventsdb.FetchPageParams{PageSize: 10, HoldBack: true}))

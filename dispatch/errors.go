@@ -20,15 +20,15 @@ func Permanent(err error) error {
 
 // RetryAfter asks for the next attempt after d instead of the retry policy's delay, for
 // instance because a server answered 429 with Retry-After. The attempt counts like any
-// other. A negative d is 0, and the delay is at most ten years. The longest wins where
-// several subscribers of one event ask.
+// other. A d that is not positive asks for nothing (a point in time that has passed would use up all attempts
+// within moments), and the delay is at most ten years. The longest wins where several subscribers of one event ask.
 //
 // RetryAfter(d, nil) is nil, as wrapping no error always is: it reports success.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &retryAfterError{err: err, after: max(d, 0)}
+	return &retryAfterError{err: err, after: d}
 }
 
 type permanentError struct{ err error }
@@ -54,7 +54,7 @@ func isPermanent(err error) bool {
 
 // retryAfter returns the delay that err asks for, nil where it does not.
 func retryAfter(err error) *time.Duration {
-	if e, ok := errors.AsType[*retryAfterError](err); ok {
+	if e, ok := errors.AsType[*retryAfterError](err); ok && e.after > 0 {
 		return &e.after
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime"
 	"time"
+
+	"github.com/seed-9a365b49/outbox/dispatch"
 )
 
 // owner is the state of the fetch loop for one spell of ownership. Nothing of it survives into the next.
@@ -108,9 +110,11 @@ func (o *owner) takeSettled() {
 	}
 	o.lanes.settled(list)
 	for i := range list {
-		if s := &list[i]; !s.dueAt.IsZero() {
+		s := &list[i]
+		if !s.dueAt.IsZero() {
 			o.retries.expect(s.dueAt, s.retryAt)
 		}
+		o.retries.some = o.retries.some || s.outcome.result.Kind != dispatch.Published
 	}
 }
 
@@ -167,10 +171,10 @@ func (o *owner) readPage(ctx context.Context, limit, maxBytes int) (page, error)
 	return p, err
 }
 
-// noteRetries takes in whether rows show that some event is in retry.
+// noteRetries takes in whether rows show that some event is in retry or dead.
 func (o *owner) noteRetries(rows []*row) {
 	for _, r := range rows {
-		if r.blocked || r.state == due || r.state == waiting {
+		if r.blocked || r.state != pending {
 			o.retries.some = true
 			return
 		}
@@ -297,14 +301,14 @@ func (o *owner) reloadLanes(ctx context.Context, rows, bytes int) error {
 // lookForDue makes the lanes of due retries reload themselves.
 func (o *owner) lookForDue(ctx context.Context) error {
 	limit := o.cfg.MaxBatchSize
-	rows, nextIn, waits, err := o.s.fetchDue(ctx, &o.retries, limit)
+	found, err := o.s.fetchDue(ctx, &o.retries, limit)
 	if err != nil {
 		return err
 	}
-	for _, r := range rows {
+	for _, r := range found.rows {
 		o.lanes.pass(r.aggregate, r.id)
 	}
-	o.retries.found(time.Now(), rows, len(rows) == limit, nextIn, waits)
+	o.retries.found(time.Now(), found, len(found.rows) == limit)
 	return nil
 }
 

@@ -476,14 +476,14 @@ func (w *world) ready() bool { return w.lanes.startable() > 0 }
 
 // advanceToNextRetry moves the clock if a retry waits for its time, which the loop has to know.
 func (w *world) advanceToNextRetry() bool {
-	_, in, waits, _ := w.db.fetchDue(context.Background(), &w.loop.retries, 0)
-	if !waits {
+	d, _ := w.db.fetchDue(context.Background(), &w.loop.retries, 0)
+	if !d.waits {
 		return false
 	}
 	if w.loop.retries.next.IsZero() {
 		w.Fatal("a retry waits and the timer is not set")
 	}
-	w.db.now += in.Microseconds()
+	w.db.now += d.nextIn.Microseconds()
 	return true
 }
 
@@ -542,7 +542,7 @@ func (w *world) reload(ctx context.Context, lanes []reload, perLane, maxBytes in
 	return w.db.reload(ctx, lanes, perLane, maxBytes)
 }
 
-func (w *world) fetchDue(ctx context.Context, r *retries, limit int) ([]dueRow, time.Duration, bool, error) {
+func (w *world) fetchDue(ctx context.Context, r *retries, limit int) (dueRows, error) {
 	w.between()
 	defer w.between()
 	return w.db.fetchDue(ctx, r, limit)

@@ -58,6 +58,37 @@ func TestDelivery(t *testing.T) {
 		}
 	})
 
+	t.Run("a redriven dead letter comes before what is published after that", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		var calls atomic.Int32
+		b := start(t, db, func(context.Context, *event.Event) error {
+			if calls.Add(1) == 1 {
+				return dispatch.Permanent(errHandler)
+			}
+			return nil
+		})
+		dead := insert(t, db.Pool, 1)
+		b.Wake()
+		b.waitRows(1, "next_retry_at = 'infinity'")
+		for range 2 { // until the worker has had a second look at what is in retry
+			last := b.Stats().LastSweep
+			b.wait("a sweep", func() bool { return b.Stats().LastSweep != last })
+		}
+		for i := range 3 {
+			insert(t, db.Pool, 2)
+			b.Wake()
+			b.waitRows(i+1, "published_at IS NOT NULL")
+		}
+		b.exec("UPDATE events.outbox SET next_retry_at = now() WHERE id = $1", dead)
+		next := insert(t, db.Pool, 1)
+		b.Wake()
+		b.waitRows(5, "published_at IS NOT NULL")
+		if got := b.seen()[4:]; !slices.Equal(got, []int64{dead, next}) {
+			t.Errorf("handled %v, want %v", got, []int64{dead, next})
+		}
+	})
+
 	t.Run("a lower id that is committed after a higher one is delivered on its own wake", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
@@ -215,7 +246,7 @@ func TestFailures(t *testing.T) {
 		insertMany(t, db.Pool, 40, 1)
 		b := start(t, db, func(_ context.Context, e *event.Event) error {
 			if e.ID == first {
-				return dispatch.RetryAfter(0, errHandler)
+				return dispatch.RetryAfter(time.Microsecond, errHandler)
 			}
 			return nil
 		})

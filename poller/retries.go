@@ -15,7 +15,7 @@ type retries struct {
 	afterTime pgtype.Timestamptz
 	afterID   int64
 	next      time.Time // zero: no retry is known to wait
-	some      bool      // an event may be in retry, due or not: it holds back its aggregate
+	some      bool      // an event may be in retry, due or not, and hold back its aggregate; or dead, and be redriven at any time
 }
 
 // fromStart is the state for a fresh owner: look at once, from the very start.
@@ -23,8 +23,8 @@ func (r *retries) fromStart(now time.Time) {
 	*r = retries{afterTime: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, next: now, some: true}
 }
 
-// none reports whether nothing holds back an aggregate, by a look from the start that found nothing and all that
-// has been taken in since. Another writer's retry, not seen yet, holds back nothing yet.
+// none reports whether nothing can hold back an aggregate, by a look from the start that found nothing and all that
+// has been taken in since. A dead letter can: a person makes it a retry, and what is published after that has to wait.
 func (r *retries) none() bool { return !r.some }
 
 // confirm has the next look start from the beginning, if that may show that no event is in retry any more.
@@ -37,18 +37,18 @@ func (r *retries) confirm(now time.Time) {
 // due reports whether it is time to look.
 func (r *retries) due(now time.Time) bool { return !r.next.IsZero() && !now.Before(r.next) }
 
-// found takes in a look: rows that are passed to their lanes, fewer than asked for unless full, and how long until
-// the next one, if one waits. It sets the timer: at once if there may be more.
-func (r *retries) found(now time.Time, rows []dueRow, full bool, nextIn time.Duration, waits bool) {
-	r.some = len(rows) > 0 || waits || r.afterTime.InfinityModifier != pgtype.NegativeInfinity
-	if n := len(rows); n > 0 {
-		r.afterTime, r.afterID = rows[n-1].at, rows[n-1].id
+// found takes in a look, of which the rows are passed to their lanes: fewer than asked for unless full. It sets the
+// timer: at once if there may be more.
+func (r *retries) found(now time.Time, d dueRows, full bool) {
+	r.some = len(d.rows) > 0 || d.waits || d.dead || r.afterTime.InfinityModifier != pgtype.NegativeInfinity
+	if n := len(d.rows); n > 0 {
+		r.afterTime, r.afterID = d.rows[n-1].at, d.rows[n-1].id
 	}
 	switch {
 	case full:
 		r.next = now
-	case waits:
-		r.next = now.Add(nextIn)
+	case d.waits:
+		r.next = now.Add(d.nextIn)
 	default:
 		r.next = time.Time{}
 	}

@@ -22,7 +22,7 @@ func TestRetries(t *testing.T) {
 		if r.due(noon) {
 			t.Error("due before it has begun")
 		}
-		r.found(noon, []dueRow{{id: 5, at: at(5)}}, false, 0, false)
+		r.found(noon, dueRows{rows: []dueRow{{id: 5, at: at(5)}}}, false)
 		r.fromStart(noon)
 		if !r.due(noon) || r.afterTime != (pgtype.Timestamptz{Valid: true, InfinityModifier: pgtype.NegativeInfinity}) || r.afterID != 0 {
 			t.Errorf("%+v", r)
@@ -41,7 +41,7 @@ func TestRetries(t *testing.T) {
 			{"without one there is no timer", false, false, time.Time{}},
 		} {
 			r := retries{next: noon}
-			r.found(noon, nil, tc.full, time.Hour, tc.waits)
+			r.found(noon, dueRows{nextIn: time.Hour, waits: tc.waits}, tc.full)
 			if !r.next.Equal(tc.next) {
 				t.Errorf("%s: timer %s", tc.name, r.next)
 			}
@@ -81,7 +81,7 @@ func TestRetries(t *testing.T) {
 			{"never", at(deadLetter), 100, 7},
 		} {
 			var r retries
-			r.found(noon, []dueRow{{id: 3, at: at(90)}, {id: 7, at: at(100)}}, false, 0, false)
+			r.found(noon, dueRows{rows: []dueRow{{id: 3, at: at(90)}, {id: 7, at: at(100)}}}, false)
 			r.expect(noon, tc.expected)
 			if r.afterTime.Time.UnixMicro() != tc.afterUS || r.afterID != tc.after {
 				t.Errorf("%s: position %d, %d", tc.name, r.afterTime.Time.UnixMicro(), r.afterID)
@@ -93,11 +93,11 @@ func TestRetries(t *testing.T) {
 		none := func(change func(r *retries)) bool {
 			var r retries
 			r.fromStart(noon)
-			r.found(noon, nil, false, 0, false)
+			r.found(noon, dueRows{}, false)
 			change(&r)
 			return r.none()
 		}
-		row := []dueRow{{id: 1, at: at(1)}}
+		row := dueRows{rows: []dueRow{{id: 1, at: at(1)}}}
 		for name, tc := range map[string]struct {
 			want   bool
 			change func(r *retries)
@@ -105,19 +105,20 @@ func TestRetries(t *testing.T) {
 			"after a look from the start that found nothing": {true, func(*retries) {}},
 			"not before":                                {false, func(r *retries) { r.fromStart(noon) }},
 			"not once one is settled":                   {false, func(r *retries) { r.expect(noon, at(1)) }},
-			"not while one waits":                       {false, func(r *retries) { r.found(noon, nil, false, time.Hour, true) }},
-			"not once one was due":                      {false, func(r *retries) { r.found(noon, row, false, 0, false) }},
-			"nor after a look at those behind it alone": {false, func(r *retries) { r.found(noon, row, false, 0, false); r.found(noon, nil, false, 0, false) }},
+			"not while one waits":                       {false, func(r *retries) { r.found(noon, dueRows{nextIn: time.Hour, waits: true}, false) }},
+			"not while there are dead letters":          {false, func(r *retries) { r.found(noon, dueRows{dead: true}, false) }},
+			"not once one was due":                      {false, func(r *retries) { r.found(noon, row, false) }},
+			"nor after a look at those behind it alone": {false, func(r *retries) { r.found(noon, row, false); r.found(noon, dueRows{}, false) }},
 			"but after another from the start": {true, func(r *retries) {
-				r.found(noon, row, false, 0, false)
+				r.found(noon, row, false)
 				r.confirm(noon)
-				r.found(noon, nil, false, 0, false)
+				r.found(noon, dueRows{}, false)
 			}},
 			"which has to wait for one that is expected": {false, func(r *retries) {
-				r.found(noon, row, false, 0, false)
+				r.found(noon, row, false)
 				r.expect(noon.Add(time.Hour), at(2))
 				r.confirm(noon)
-				r.found(noon, nil, false, 0, false)
+				r.found(noon, dueRows{}, false)
 			}},
 		} {
 			if got := none(tc.change); got != tc.want {
@@ -165,11 +166,11 @@ func TestRetriesFindEveryDueRow(t *testing.T) {
 		look := func() {
 			for r.due(clock()) {
 				limit := 1 + below(3).Draw(t, "limit")
-				rows, nextIn, waits, _ := db.fetchDue(context.Background(), &r, limit)
-				for _, found := range rows {
+				d, _ := db.fetchDue(context.Background(), &r, limit)
+				for _, found := range d.rows {
 					delete(failed, found.id)
 				}
-				r.found(clock(), rows, len(rows) == limit, nextIn, waits)
+				r.found(clock(), d, len(d.rows) == limit)
 			}
 		}
 		for range 60 {

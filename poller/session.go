@@ -182,7 +182,7 @@ func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p 
 	return p, err
 }
 
-// fetchNew reads a page like fetch does, where nothing is below the cursor and no event is in retry.
+// fetchNew reads a page like fetch does, where nothing is below the cursor and no event is in retry or dead.
 func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
 	err = s.ask(ctx, "fetch new", func(ctx context.Context) error {
 		found, err := s.queries.FetchNew(ctx, eventsdb.FetchNewParams{
@@ -248,20 +248,31 @@ type dueRow struct {
 	at        pgtype.Timestamptz
 }
 
-// fetchDue reads due retries after the position of r, and how long until the next one that is not due.
-func (s *session) fetchDue(ctx context.Context, r *retries, limit int) (rows []dueRow, nextIn time.Duration, waits bool, err error) {
+// dueRows is what a look for due retries returns.
+type dueRows struct {
+	rows   []dueRow
+	nextIn time.Duration // until the next one that is not due, if one waits
+	waits  bool
+	dead   bool // there are dead letters
+}
+
+// fetchDue reads due retries after the position of r.
+func (s *session) fetchDue(ctx context.Context, r *retries, limit int) (d dueRows, err error) {
 	err = s.ask(ctx, "fetch due retries", func(ctx context.Context) error {
 		found, err := s.queries.FetchDue(ctx, eventsdb.FetchDueParams{AfterTime: r.afterTime, AfterID: r.afterID, PageSize: int64(limit)})
 		for _, f := range found {
 			if f.NextRetryAt.Valid {
-				rows = append(rows, dueRow{f.ID, aggregate{f.AggregateType, f.AggregateID}, f.NextRetryAt})
-			} else if f.NextInUs != nil {
-				nextIn, waits = time.Duration(*f.NextInUs)*time.Microsecond, true
+				d.rows = append(d.rows, dueRow{f.ID, aggregate{f.AggregateType, f.AggregateID}, f.NextRetryAt})
+				continue
+			}
+			d.dead = f.Dead
+			if f.NextInUs != nil {
+				d.nextIn, d.waits = time.Duration(*f.NextInUs)*time.Microsecond, true
 			}
 		}
 		return err
 	})
-	return rows, nextIn, waits, err
+	return d, err
 }
 
 // sweep reads the rows of an id range that could be handled now.

@@ -2,7 +2,6 @@ package poller
 
 import (
 	"context"
-	"time"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 )
@@ -13,7 +12,7 @@ type statements interface {
 	fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (page, error)
 	fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error)
 	reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error)
-	fetchDue(ctx context.Context, r *retries, limit int) (rows []dueRow, nextIn time.Duration, waits bool, err error)
+	fetchDue(ctx context.Context, r *retries, limit int) (dueRows, error)
 	sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepSliceRow, error)
 	readSequence(ctx context.Context) (lastValue int64, holders []string, err error)
 }

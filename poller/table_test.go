@@ -218,21 +218,24 @@ func (db *table) reload(_ context.Context, lanes []reload, perLane, maxBytes int
 	return results, nil
 }
 
-func (db *table) fetchDue(_ context.Context, at *retries, limit int) (rows []dueRow, nextIn time.Duration, waits bool, err error) {
+func (db *table) fetchDue(_ context.Context, at *retries, limit int) (d dueRows, err error) {
 	for _, r := range db.unpublished(math.MinInt64, math.MaxInt64) {
 		switch db.state(r) {
 		case due:
 			if db.after(at, r) {
-				rows = append(rows, dueRow{r.id, r.key, timestamp(r.retryAt)})
+				d.rows = append(d.rows, dueRow{r.id, r.key, timestamp(r.retryAt)})
 			}
 		case waiting:
-			if in := time.Duration(r.retryAt-db.now) * time.Microsecond; !waits || in < nextIn {
-				nextIn, waits = in, true
+			if in := time.Duration(r.retryAt-db.now) * time.Microsecond; !d.waits || in < d.nextIn {
+				d.nextIn, d.waits = in, true
 			}
+		case dead:
+			d.dead = true
 		}
 	}
-	slices.SortStableFunc(rows, func(a, b dueRow) int { return a.at.Time.Compare(b.at.Time) })
-	return firstOf(rows, limit), nextIn, waits, nil
+	slices.SortStableFunc(d.rows, func(a, b dueRow) int { return a.at.Time.Compare(b.at.Time) })
+	d.rows = firstOf(d.rows, limit)
+	return d, nil
 }
 
 // after reports whether a row is behind the position of the retries.

@@ -81,7 +81,7 @@ func (q *Queries) FetchByID(ctx context.Context, arg FetchByIDParams) ([]FetchBy
 }
 
 const fetchDue = `-- name: FetchDue :many
-(SELECT d.id, d.aggregate_type, d.aggregate_id, d.next_retry_at, NULL::bigint AS next_in_us
+(SELECT d.id, d.aggregate_type, d.aggregate_id, d.next_retry_at, NULL::bigint AS next_in_us, false AS dead
  FROM events.outbox d
  WHERE d.published_at IS NULL AND d.next_retry_at IS NOT NULL AND d.next_retry_at <= now()
    AND d.next_retry_at >= $1::timestamptz
@@ -93,7 +93,10 @@ SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
        (SELECT (LEAST(extract(epoch FROM n.next_retry_at - now()), 31557600) * 1000000)::bigint
         FROM events.outbox n
         WHERE n.published_at IS NULL AND n.next_retry_at > now() AND n.next_retry_at < 'infinity'
-        ORDER BY n.next_retry_at LIMIT 1)
+        ORDER BY n.next_retry_at LIMIT 1),
+       COALESCE((SELECT true FROM events.outbox x
+                 WHERE x.published_at IS NULL AND x.next_retry_at >= 'infinity'
+                 ORDER BY x.next_retry_at DESC LIMIT 1), false)
 `
 
 type FetchDueParams struct {
@@ -108,10 +111,11 @@ type FetchDueRow struct {
 	AggregateID   uuid.UUID
 	NextRetryAt   pgtype.Timestamptz
 	NextInUs      *int64
+	Dead          bool
 }
 
 // The aggregates with due retries after a position in (next_retry_at, id), and, as the last row with id 0, how
-// long until the next retry (NULL: none waits), at most a year. Index: outbox_retry_due_idx.
+// long until the next retry (NULL: none waits), at most a year, and whether there are dead letters. Index: outbox_retry_due_idx.
 func (q *Queries) FetchDue(ctx context.Context, arg FetchDueParams) ([]FetchDueRow, error) {
 	rows, err := q.db.Query(ctx, fetchDue, arg.AfterTime, arg.AfterID, arg.PageSize)
 	if err != nil {
@@ -127,6 +131,7 @@ func (q *Queries) FetchDue(ctx context.Context, arg FetchDueParams) ([]FetchDueR
 			&i.AggregateID,
 			&i.NextRetryAt,
 			&i.NextInUs,
+			&i.Dead,
 		); err != nil {
 			return nil, err
 		}
@@ -169,7 +174,7 @@ type FetchNewRow struct {
 }
 
 // The new rows alone (id > cursor, in id order), for the moments when nothing can appear below the cursor and no event is in
-// retry: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
+// retry or dead: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
 func (q *Queries) FetchNew(ctx context.Context, arg FetchNewParams) ([]FetchNewRow, error) {
 	rows, err := q.db.Query(ctx, fetchNew, arg.RowBytes, arg.Cursor, arg.PageSize)
 	if err != nil {

@@ -79,6 +79,26 @@ func (q *Queries) ReleaseOwnership(ctx context.Context, lockKey int32) (bool, er
 	return pg_advisory_unlock, err
 }
 
+const sessionHere = `-- name: SessionHere :one
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_stat_activity a
+    WHERE a.pid = $1::int AND a.datname = current_database() AND starts_with(a.application_name, $2::text)
+)::boolean AS here
+`
+
+type SessionHereParams struct {
+	Pid               int32
+	ApplicationPrefix string
+}
+
+// Whether a session of ours, known by its process, is one of this server and database.
+func (q *Queries) SessionHere(ctx context.Context, arg SessionHereParams) (bool, error) {
+	row := q.db.QueryRow(ctx, sessionHere, arg.Pid, arg.ApplicationPrefix)
+	var here bool
+	err := row.Scan(&here)
+	return here, err
+}
+
 const sessionState = `-- name: SessionState :one
 SELECT COALESCE((SELECT COALESCE(a.state, 'hidden') FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1::int), 'gone')::text AS state
 `

@@ -36,7 +36,7 @@ FROM (
 
 -- name: FetchNew :many
 -- The new rows alone (id > cursor, in id order), for the moments when nothing can appear below the cursor and no event is in
--- retry: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
+-- retry or dead: so an event finds an idle worker, and this costs it 85 us less than FetchPage. Index: outbox_unpublished_idx.
 SELECT o.id, o.aggregate_type, o.aggregate_id, o.event_type,
        CASE WHEN o.next_retry_at IS NULL AND pg_column_size(o.payload) <= sqlc.arg(row_bytes)::bigint THEN o.payload END::jsonb AS payload,
        o.occurred_at, o.retry_count,
@@ -102,8 +102,8 @@ ORDER BY w.lane, o.id;
 
 -- name: FetchDue :many
 -- The aggregates with due retries after a position in (next_retry_at, id), and, as the last row with id 0, how
--- long until the next retry (NULL: none waits), at most a year. Index: outbox_retry_due_idx.
-(SELECT d.id, d.aggregate_type, d.aggregate_id, d.next_retry_at, NULL::bigint AS next_in_us
+-- long until the next retry (NULL: none waits), at most a year, and whether there are dead letters. Index: outbox_retry_due_idx.
+(SELECT d.id, d.aggregate_type, d.aggregate_id, d.next_retry_at, NULL::bigint AS next_in_us, false AS dead
  FROM events.outbox d
  WHERE d.published_at IS NULL AND d.next_retry_at IS NOT NULL AND d.next_retry_at <= now()
    AND d.next_retry_at >= sqlc.arg(after_time)::timestamptz
@@ -115,7 +115,10 @@ SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
        (SELECT (LEAST(extract(epoch FROM n.next_retry_at - now()), 31557600) * 1000000)::bigint
         FROM events.outbox n
         WHERE n.published_at IS NULL AND n.next_retry_at > now() AND n.next_retry_at < 'infinity'
-        ORDER BY n.next_retry_at LIMIT 1);
+        ORDER BY n.next_retry_at LIMIT 1),
+       COALESCE((SELECT true FROM events.outbox x
+                 WHERE x.published_at IS NULL AND x.next_retry_at >= 'infinity'
+                 ORDER BY x.next_retry_at DESC LIMIT 1), false);
 
 -- name: SweepSlice :many
 -- The rows of an id range that could be handled now: all of them should be covered by what the worker holds

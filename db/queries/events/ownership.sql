@@ -33,6 +33,13 @@ SELECT pg_terminate_backend(sqlc.arg(pid)::int);
 -- idle has lost its connection.
 SELECT COALESCE((SELECT COALESCE(a.state, 'hidden') FROM pg_catalog.pg_stat_activity a WHERE a.pid = sqlc.arg(pid)::int), 'gone')::text AS state;
 
+-- name: SessionHere :one
+-- Whether a session of ours, known by its process, is one of this server and database.
+SELECT EXISTS (
+    SELECT FROM pg_catalog.pg_stat_activity a
+    WHERE a.pid = sqlc.arg(pid)::int AND a.datname = current_database() AND starts_with(a.application_name, sqlc.arg(application_prefix)::text)
+)::boolean AS here;
+
 -- name: BackendPID :one
 -- The server's process behind this connection. A pooler tells its client another one when it connects.
 SELECT pg_backend_pid();
