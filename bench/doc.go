@@ -30,8 +30,8 @@
 //
 // It is bounded by two wake-ups of processes and one round trip with a small query: the server wakes the
 // listening session, that wakes this process, which asks for the rows. The worker's extra is the
-// way from the listening connection to the one that fetches (another goroutine and socket), a longer query, and the
-// handler's own goroutine. p99 needs a quiet machine.
+// way from the listening connection to the one that fetches: another goroutine and socket, and another process of the
+// server, which has slept. The query is the floor's, as long as nothing is late, in retry or dead. p99 needs a quiet machine.
 //
 // # Drain
 //
