@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -42,6 +41,19 @@ func TestServerThatRefuses(t *testing.T) {
 // refusingServer answers every connection with an error, and returns its address.
 func refusingServer(t *testing.T, code string) string {
 	t.Helper()
+	address := fakeServer(t, func(conn net.Conn) {
+		backend := pgproto3.NewBackend(conn, conn)
+		if _, err := backend.ReceiveStartupMessage(); err == nil {
+			backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: "open it yourself"})
+			_ = backend.Flush()
+		}
+	})
+	return "postgres://ali:sesame@" + address + "/cave?sslmode=disable"
+}
+
+// fakeServer has every connection answered and closes it then, and returns its address.
+func fakeServer(t *testing.T, answer func(conn net.Conn)) (address string) {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -58,15 +70,11 @@ func refusingServer(t *testing.T, code string) string {
 			if err != nil {
 				return
 			}
-			backend := pgproto3.NewBackend(conn, conn)
-			if _, err := backend.ReceiveStartupMessage(); err == nil {
-				backend.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: code, Message: "open it yourself"})
-				_ = backend.Flush()
-			}
+			answer(conn)
 			_ = conn.Close()
 		}
 	}()
-	return fmt.Sprintf("postgres://ali:sesame@%s/cave?sslmode=disable", listener.Addr())
+	return listener.Addr().String()
 }
 
 func TestServerThatDoesNotAnswer(t *testing.T) {

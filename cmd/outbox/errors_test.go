@@ -72,30 +72,12 @@ func logged(t *testing.T, err error) string {
 // withoutTLS is a server that has no TLS, and fails every connection in another way.
 func withoutTLS(t *testing.T) (address string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	t.Cleanup(func() {
-		_ = listener.Close()
-		<-done
-	})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			message, err := pgproto3.NewBackend(conn, conn).ReceiveStartupMessage()
-			if _, tls := message.(*pgproto3.SSLRequest); tls && err == nil {
-				_, _ = conn.Write([]byte("N"))
-			}
-			_ = conn.Close()
+	return fakeServer(t, func(conn net.Conn) {
+		message, err := pgproto3.NewBackend(conn, conn).ReceiveStartupMessage()
+		if _, tls := message.(*pgproto3.SSLRequest); tls && err == nil {
+			_, _ = conn.Write([]byte("N"))
 		}
-	}()
-	return listener.Addr().String()
+	})
 }
 
 func TestServerWithoutTLS(t *testing.T) {
