@@ -183,15 +183,15 @@ func (db *database) warn(ctx context.Context, queries *eventsdb.Queries, log zer
 		log.Warn().Int64("cache", db.facts.SequenceCache).
 			Msg("sequence_cache: ids are drawn ahead of their transaction, so order within an aggregate is not guaranteed; ALTER SEQUENCE … CACHE 1")
 	}
-	enabled, err := queries.NotifyTriggerEnabled(ctx)
+	mode, err := queries.NotifyMode(ctx)
 	if err != nil {
 		return fmt.Errorf("look at the trigger: %w", err)
 	}
-	if !enabled {
-		log.Warn().Msg("notify_trigger_off: events are found by polling")
+	if mode == "off" {
+		log.Warn().Msg("notify_off: events are found by polling")
 	} else if db.facts.MaxPreparedTransactions > 0 {
 		log.Warn().Int32("max_prepared_transactions", db.facts.MaxPreparedTransactions).
-			Msg("two_phase_commit: PREPARE TRANSACTION refuses NOTIFY; if publishers use it, ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify")
+			Msg("two_phase_commit: PREPARE TRANSACTION refuses NOTIFY; if publishers use it, run `outbox migrate notify off`")
 	}
 	return nil
 }
@@ -218,18 +218,28 @@ func dedicated(base *pgx.ConnConfig, role string) *pgx.ConnConfig {
 	return config
 }
 
-// connectOwner opens the session that owns the outbox and fetches. Where the direct address is another one than the
-// main one and does not answer, the main one will do, unless a pooler is behind it.
+// connectOwner opens the session that owns the outbox and fetches.
 func (db *database) connectOwner(ctx context.Context) (*pgx.Conn, error) {
+	return db.connectDirect(ctx, "owner")
+}
+
+// connectGate opens the session that opens and closes the gate.
+func (db *database) connectGate(ctx context.Context) (*pgx.Conn, error) {
+	return db.connectDirect(ctx, "gate")
+}
+
+// connectDirect opens a session on the server itself. Where the direct address is another one than the
+// main one and does not answer, the main one will do, unless a pooler is behind it.
+func (db *database) connectDirect(ctx context.Context, role string) (*pgx.Conn, error) {
 	timeout := db.timeout
 	if db.split {
 		timeout = min(timeout, directPatience)
 	}
-	conn, err := db.open(ctx, db.direct, timeout)
+	conn, err := db.open(ctx, db.direct, role, timeout)
 	if err == nil || !db.split || ctx.Err() != nil {
 		return conn, err
 	}
-	conn, err2 := db.open(ctx, db.main, db.timeout)
+	conn, err2 := db.open(ctx, db.main, role, db.timeout)
 	if err2 != nil {
 		return nil, errors.Join(err, err2)
 	}
@@ -239,10 +249,10 @@ func (db *database) connectOwner(ctx context.Context) (*pgx.Conn, error) {
 // directPatience is how long the direct address may take where there is another one to try.
 const directPatience = time.Second
 
-func (db *database) open(ctx context.Context, config *pgx.ConnConfig, timeout time.Duration) (*pgx.Conn, error) {
+func (db *database) open(ctx context.Context, config *pgx.ConnConfig, role string, timeout time.Duration) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, dedicated(config, "owner"))
+	conn, err := pgx.ConnectConfig(ctx, dedicated(config, role))
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 func TestPooler(t *testing.T) {
@@ -102,7 +104,7 @@ func TestNewerSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	for what, err := range map[string]error{"Run": w.Run(t.Context()), "Migrate": Migrate(t.Context(), db.URL)} {
-		if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), "version 99, this build knows 8; use a newer outbox") {
+		if !errors.Is(err, ErrNewerSchema) || !strings.Contains(err.Error(), fmt.Sprintf("version 99, this build knows %d; use a newer outbox", migrations.Latest)) {
 			t.Errorf("%s: %v, want ErrNewerSchema with what to do", what, err)
 		}
 	}

@@ -60,8 +60,12 @@ func health(p poller.Stats, l listener.State) Health {
 		NotEnvelopes:  p.NotEnvelopes,
 		Reconnects:    l.Reconnects,
 	}
-	if p.Unannounced && !h.Degraded {
-		h.Degraded, h.Reason = true, "events arrive that no notification announced: is the trigger outbox_notify enabled?"
+	switch {
+	case h.Degraded:
+	case p.Unannounced:
+		h.Degraded, h.Reason = true, "events arrive that no notification announced: see `outbox migrate notify`"
+	case p.Owner && p.Gate == poller.GateLost:
+		h.Degraded, h.Reason = true, "the session of the gate is not connected: events are found by polling"
 	}
 	return h
 }

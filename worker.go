@@ -167,7 +167,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error) {
 	var l *listener.Listener
 	cfg := w.cfg.poller()
-	cfg.Pool, cfg.Connect = db.pool, db.connectOwner
+	cfg.Pool, cfg.Connect, cfg.ConnectGate = db.pool, db.connectOwner, db.connectGate
 	cfg.Namespace, cfg.Sequence = db.facts.Namespace, db.facts.Sequence
 	cfg.Deliver = w.dispatcher.Deliver
 	cfg.Listening = func() bool { return l.Healthy() }

@@ -366,7 +366,7 @@ func TestWorkerWithoutItsListener(t *testing.T) {
 			receive(t, events)
 			eventually(t, db.Pool, 0, "published_at IS NULL")
 		}
-		waitHealth(t, w, "degraded", func(h Health) bool { return h.Degraded && strings.Contains(h.Reason, "trigger") })
+		waitHealth(t, w, "degraded", func(h Health) bool { return h.Degraded && strings.Contains(h.Reason, "migrate notify") })
 	})
 }
 

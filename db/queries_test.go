@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -692,6 +693,54 @@ func TestRecordDeliveries(t *testing.T) {
 	exec(t, d.Pool, fmt.Sprintf("DELETE FROM events.outbox WHERE id = %d", kept))
 	if got := list(); got != "" {
 		t.Errorf("%q is left of an event that is gone", got)
+	}
+}
+
+// TestReadSequenceSeesContention holds up the commits of publishers that notify, by a synchronous standby that does not
+// exist, for which the first waits with the lock that the others want.
+func TestReadSequenceSeesContention(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Cluster(t)
+	d, elsewhere := pgtest.DatabaseOn(t, server), pgtest.DatabaseOn(t, server)
+	const insert = "INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')"
+	// notifying returns how many transactions wait, and how many of them are known to have drawn an id.
+	notifying := func() (waiting, ours int) {
+		t.Helper()
+		found := must(eventsdb.New(d.Pool).ReadSequence(t.Context(), sequence))(t)[1:]
+		for _, f := range found {
+			if f.Notifying {
+				waiting++
+				f.Notifying = false
+				if slices.Contains(found, f) {
+					ours++
+				}
+			}
+		}
+		return waiting, ours
+	}
+	exec(t, d.Pool, "SELECT events.outbox_set_notify('always')")
+	exec(t, elsewhere.Pool, "SELECT events.outbox_set_notify('always')")
+	exec(t, d.Pool, "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
+	var publishers sync.WaitGroup
+	for _, db := range []*pgtest.DB{d, d, d, elsewhere} {
+		conn := db.Connect(t)
+		publishers.Go(func() {
+			if _, err := conn.Exec(context.Background(), insert); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	waiting, ours := notifying()
+	for ; waiting < 3 && !t.Failed(); waiting, ours = notifying() {
+		time.Sleep(time.Millisecond)
+	}
+	if ours != 2 && ours != 3 { // the one that does not wait may be any of the four
+		t.Errorf("%d of 3 publishers that wait are known as ours", ours)
+	}
+	exec(t, d.Pool, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	publishers.Wait()
+	if waiting, _ := notifying(); waiting != 0 {
+		t.Errorf("%d wait after it is over", waiting)
 	}
 }
 

@@ -104,6 +104,7 @@ func TestRoles(t *testing.T) {
 			"SELECT * FROM events.outbox_delivery",
 			"UPDATE events.outbox_meta SET namespace = gen_random_uuid()",
 			"ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify",
+			"SELECT events.outbox_set_notify('off')",
 			"CREATE TABLE events.mine ()",
 		)
 		if n := value[int64](t, ofOwner, "SELECT count(*) FROM events.outbox WHERE id = $1 AND published_at IS NULL", id); n != 1 {
@@ -114,9 +115,11 @@ func TestRoles(t *testing.T) {
 	queries := eventsdb.New(worker)
 	ctx := t.Context()
 	runtime := map[string]func() error{
-		"SchemaThere":          func() error { return ignored(queries.SchemaThere(ctx)) },
-		"SchemaFacts":          func() error { return ignored(queries.SchemaFacts(ctx)) },
-		"NotifyTriggerEnabled": func() error { return ignored(queries.NotifyTriggerEnabled(ctx)) },
+		"SchemaThere": func() error { return ignored(queries.SchemaThere(ctx)) },
+		"SchemaFacts": func() error { return ignored(queries.SchemaFacts(ctx)) },
+		"NotifyMode":  func() error { return ignored(queries.NotifyMode(ctx)) },
+		"CloseGate":   func() error { return ignored(queries.CloseGate(ctx)) },
+		"OpenGate":    func() error { return ignored(queries.OpenGate(ctx, pgnames.GateLock)) },
 		"Notify": func() error {
 			return queries.Notify(ctx, eventsdb.NotifyParams{Channel: pgnames.ReleaseChannel})
 		},
@@ -196,6 +199,7 @@ func TestRoles(t *testing.T) {
 			"SELECT nextval('events.outbox_id_seq')",
 			"SELECT * FROM "+migrations.Table,
 			"ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify",
+			"SELECT events.outbox_set_notify('off')",
 		)
 	})
 

@@ -74,7 +74,7 @@ func TestDownAll(t *testing.T) {
 		"removes what an interrupted first migration left behind": {
 			after: []string{
 				"DROP FUNCTION events.outbox_schema_version()", "DROP TABLE events.outbox_delivery, events.outbox, events.outbox_meta",
-				"DROP FUNCTION events.outbox_notify, events.outbox_keep_published, events.outbox_keep_retry_count",
+				"DROP FUNCTION events.outbox_notify, events.outbox_set_notify, events.outbox_notify_mode, events.outbox_close_gate, events.outbox_keep_published, events.outbox_keep_retry_count",
 			},
 		},
 	}

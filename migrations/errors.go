@@ -56,6 +56,8 @@ func describe(err error) error {
 	switch {
 	case isLocked(err):
 		return fmt.Errorf("events.outbox stayed locked by other sessions; migrate again when long transactions have ended, the migrations so far stay: %w", err)
+	case pg.Code == notPrivileged && pg.Hint != "": // ours: it says what to do
+		return fmt.Errorf("%s (%s): %w", pg.Message, pg.Hint, err)
 	case pg.Code == notPrivileged:
 		return fmt.Errorf("the role lacks a privilege: migrate as the owner of schema events and of what is in it, or, where there is none, as a role that may create it: %w", err)
 	case pg.Code == refusedByAdoption && pg.Hint != "":

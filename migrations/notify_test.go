@@ -9,7 +9,6 @@ import (
 
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
-	"github.com/seed-9a365b49/outbox/internal/temppg"
 	"github.com/seed-9a365b49/outbox/migrations"
 )
 
@@ -54,6 +53,9 @@ func TestNotify(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	e := listen(t, db)
+	if err := migrations.SetNotify(t.Context(), config(t, db), migrations.NotifyAlways); err != nil {
+		t.Fatal(err)
+	}
 	// Every list of statements is one transaction.
 	rows := func(n int, condition string) string {
 		return fmt.Sprintf(`INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload)
@@ -159,33 +161,4 @@ func TestNotify(t *testing.T) {
 			t.Errorf("on: %d notifications, want 1", got)
 		}
 	})
-}
-
-func TestNotifyAndTwoPhaseCommit(t *testing.T) {
-	t.Parallel()
-	server := pgtest.Cluster(t, func(o *temppg.Options) { o.Settings = map[string]string{"max_prepared_transactions": "5"} })
-	db := pgtest.DatabaseOn(t, server)
-	session := db.Connect(t)
-	run := func(statements ...string) (err error) {
-		for _, statement := range statements {
-			if _, err = session.Exec(t.Context(), statement); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := run("BEGIN", insert, "PREPARE TRANSACTION 'one'"); sqlState(err) != "0A000" {
-		t.Errorf("with the trigger on: %v, want SQLSTATE 0A000", err)
-	}
-	err := run("ROLLBACK", "ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify",
-		"BEGIN", insert, "PREPARE TRANSACTION 'one'", "COMMIT PREPARED 'one'")
-	if err != nil {
-		t.Errorf("with the trigger off: %v", err)
-	}
-	if n := query[int](t, db, "SELECT count(*) FROM events.outbox"); n != 1 {
-		t.Errorf("%d events, want 1", n)
-	}
-	if err := migrations.Up(t.Context(), config(t, db), nil); err != nil {
-		t.Errorf("Up with the trigger off: %v", err)
-	}
 }

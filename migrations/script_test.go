@@ -31,7 +31,7 @@ func statements(script string) (list []string) {
 	quote := ""
 	for line := range strings.Lines(script) {
 		statement.WriteString(line)
-		for _, mark := range []string{"$$", "$adopt$", "$indexes$"} {
+		for _, mark := range []string{"$$", "$adopt$", "$indexes$", "$set$", "$off$"} {
 			if strings.Count(line, mark)%2 == 1 {
 				if quote == "" {
 					quote = mark

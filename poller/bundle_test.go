@@ -48,6 +48,9 @@ type bundle struct {
 	mu    sync.Mutex
 	calls []handled
 	moved chan struct{} // a call was recorded
+
+	known   map[int64]struct{} // the events of the first so many calls
+	counted int
 }
 
 // start runs a poller whose fallback never fires: what it handles, a wake or a timer of its own found.
@@ -80,7 +83,8 @@ func prepare(t *testing.T, db *pgtest.DB, handle func(context.Context, *event.Ev
 	}
 	cfg := Config{
 		Pool:                 db.Pool,
-		Connect:              connectTo(t, db.URL),
+		Connect:              connectTo(t, db.URL, "owner"),
+		ConnectGate:          connectTo(t, db.URL, "gate"),
 		Deliver:              d.Deliver,
 		Namespace:            facts.namespace,
 		Sequence:             facts.sequence,
@@ -130,14 +134,14 @@ func (b *bundle) run() {
 	}
 }
 
-func connectTo(t *testing.T, url string) func(context.Context) (*pgx.Conn, error) {
+func connectTo(t *testing.T, url, role string) func(context.Context) (*pgx.Conn, error) {
 	t.Helper()
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return func(ctx context.Context) (*pgx.Conn, error) {
-		return pgx.ConnectConfig(ctx, pgsession.Config(config, "owner"))
+		return pgx.ConnectConfig(ctx, pgsession.Config(config, role))
 	}
 }
 

@@ -43,6 +43,8 @@ type Config struct {
 	Pool *pgxpool.Pool
 	// Connect opens a dedicated session on the direct address, for the ownership and the fetches. Required.
 	Connect func(ctx context.Context) (*pgx.Conn, error)
+	// ConnectGate opens another one there, for the gate. Required.
+	ConnectGate func(ctx context.Context) (*pgx.Conn, error)
 	// Deliver has one event handled and calls done once with what became of it, on its own goroutine. It may end that
 	// goroutine. Required.
 	Deliver func(ctx context.Context, d dispatch.Delivery, done func(dispatch.Outcome))
@@ -85,6 +87,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	require(c.Pool != nil, "Pool")
 	require(c.Connect != nil, "Connect")
+	require(c.ConnectGate != nil, "ConnectGate")
 	require(c.Deliver != nil, "Deliver")
 	require(c.Namespace != uuid.Nil, "Namespace")
 	require(c.Sequence != "", "Sequence")

@@ -17,16 +17,25 @@ type owner struct {
 	sweep    sweep
 	oldest   time.Duration // seen in the current sweep
 	fallback fallback
-	behind   bool // the last page was full: there is more to fetch
+	gate     *gate
+	pace     pace
+	heard    int       // announcements since the last fetch began
+	read     time.Time // the sequence, the last time
+	behind   bool      // the last page was full: there is more to fetch
 }
 
+// readPause is how long after a reading of the sequence the next one comes while the gate is open.
+const readPause = 20 * time.Millisecond
+
 // newOwner is the state at the start of a spell.
-func (p *Poller) newOwner(s statements) *owner {
+func (p *Poller) newOwner(s statements, g *gate) *owner {
 	o := &owner{
 		Poller:   p,
 		s:        s,
 		cursor:   cursor{page: pageSize{first: p.cfg.BatchSize, most: p.cfg.MaxBatchSize}},
 		fallback: fallback{slow: p.cfg.PollInterval, fast: p.cfg.DegradedPollInterval},
+		gate:     g,
+		pace:     pace{limits: p.pace},
 		behind:   true, // the first scan starts at once, and from zero
 	}
 	o.retries.fromStart(time.Now())
@@ -37,11 +46,12 @@ func (p *Poller) newOwner(s statements) *owner {
 //
 // It is the only place that runs statements on the owner's session, one at a time, and takes in settlements
 // between them only. So whatever a statement returns is compared with what was in flight when it began.
-func (p *Poller) loop(ctx context.Context, s *session) error {
+func (p *Poller) loop(ctx context.Context, s *session, g *gate) error {
 	defer s.watch(ctx)()
-	o := p.newOwner(s)
+	o := p.newOwner(s, g)
 	for ctx.Err() == nil {
 		o.takeSettled()
+		o.moveGate()
 		work, next := o.choose()
 		if work == nil {
 			o.wait(ctx, next)
@@ -78,16 +88,46 @@ func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 		earlier(o.retries.next)
 	}
 	if o.hasRoom(rows, bytes) {
-		poll := o.fallback.at(o.cfg.Listening(), now)
-		if o.behind || o.woken.Load() || o.cursor.wantsFetch() || !now.Before(poll) {
+		at := o.nextFetch(now)
+		if !now.Before(at) {
 			return func(ctx context.Context) error { return o.fetch(ctx, rows, bytes) }, next
 		}
-		earlier(poll)
+		earlier(at)
 	}
 	if !now.Before(o.sweep.next) {
 		return o.sweepSlice, next
 	}
 	return nil, next
+}
+
+// nextFetch is when to fetch. While the gate is open a wake can wait for the next look: publishers come so fast
+// that one fetch for each would be too many.
+func (o *owner) nextFetch(now time.Time) time.Time {
+	switch {
+	case o.behind:
+		return now
+	case o.pace.open:
+		return o.pace.next
+	case o.woken.Load() || o.cursor.wantsFetch():
+		return now
+	}
+	poll := o.fallback.at(o.cfg.Listening(), now)
+	if !o.gate.closed() && o.pace.next.Before(poll) {
+		return o.pace.next
+	}
+	return poll
+}
+
+// moveGate opens or closes the gate as the pace of the events wants it.
+func (o *owner) moveGate() {
+	now := time.Now()
+	calls := int(o.calls.Swap(0))
+	o.heard += calls
+	o.pace.announced(now, calls)
+	if o.gate.turned.Swap(false) {
+		o.pace.lookSoon(now)
+	}
+	o.gate.want(o.pace.open)
 }
 
 // wait blocks until a wake, a settlement, an empty lane or a timer.
@@ -130,7 +170,9 @@ func (o *owner) hasRoom(rows, bytes int) bool {
 // fetch reads a page and hands its rows to their lanes, late commits first.
 func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	byWake := o.woken.Swap(false)
-	polled := !byWake && !o.behind && !o.cursor.wantsFetch()
+	polled := !byWake && !o.behind && !o.cursor.wantsFetch() && o.gate.closed()
+	heard, began := o.heard, time.Now()
+	o.heard = 0
 	limit := min(o.cursor.page.size(), rows)
 	page, err := o.readPage(ctx, limit, min(bytes, o.cfg.MaxBatchBytes))
 	if err != nil {
@@ -148,12 +190,20 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 		ids[i] = r.id
 	}
 	o.behind = !o.cursor.scanned(ids, found.taken, limit)
-	o.fallback.fetched(time.Now(), o.cfg.Listening())
-	o.judgeWakes(found.new+len(late), byWake || o.woken.Load(), polled)
-	if o.cursor.wantsReading() || byWake && len(page.rows)+len(late) == 0 {
+	now := time.Now()
+	o.fallback.fetched(now, o.cfg.Listening())
+	o.pace.fetched(began, now, found.new+len(late))
+	o.judgeWakes(found.new+len(late), heard > 0 || o.calls.Load() > 0, polled)
+	if o.wantsReading(now) || byWake && len(page.rows)+len(late) == 0 {
 		return o.readSequence(ctx)
 	}
 	return nil
+}
+
+// wantsReading reports whether to read the sequence. While events come fast they bring the cursor no rest, so that
+// a reading now and then does as well.
+func (o *owner) wantsReading(now time.Time) bool {
+	return o.cursor.wantsReading() && !(o.pace.open && now.Before(o.read.Add(readPause)))
 }
 
 // readPage asks no more of the database than what may be there.
@@ -248,11 +298,12 @@ func (o *owner) goBack(id int64) {
 }
 
 // judgeWakes compares who came first, notifications or the poll.
-func (o *owner) judgeWakes(events int, byWake, polled bool) {
-	if !byWake && (!polled || !o.cfg.Listening()) {
+func (o *owner) judgeWakes(events int, announced, polled bool) {
+	if !announced && (!polled || !o.cfg.Listening()) {
 		return // catching up says nothing about wakes, nor does a listener that is known to be deaf
 	}
-	if o.fallback.found(events, byWake) {
+	if o.fallback.found(events, announced) {
+		o.gate.doubt()
 		o.cfg.Suspect("a poll found an event that no notification had announced")
 	}
 	// Once is a race between the poll and a notification; twice in a row is not.
@@ -268,11 +319,13 @@ func (o *owner) judgeWakes(events int, byWake, polled bool) {
 // readSequence takes the watermark on, or finds that the sequence was set back, in which case what is new is below the
 // cursor: then everything is read again.
 func (o *owner) readSequence(ctx context.Context) error {
-	lastValue, holders, err := o.s.readSequence(ctx)
+	q, err := o.s.readSequence(ctx)
 	if err != nil {
 		return err
 	}
-	if o.cursor.sequence(lastValue, holders) {
+	o.read = time.Now()
+	o.pace.waiting(o.read, q.notifying)
+	if o.cursor.sequence(q.lastValue, q.holders) {
 		o.behind = true
 	}
 	return nil

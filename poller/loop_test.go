@@ -70,7 +70,7 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 			Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
 		}
 		p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1)}
-		o := p.newOwner(db)
+		o := p.newOwner(db, &gate{})
 		ours, other := db.begin(tableKey(1)), db.begin(tableKey(2))
 		db.draw(ours, 1)
 		db.commit(ours)
@@ -162,7 +162,7 @@ func newWorld(t *rapid.T, ordering Ordering) *world {
 	}
 	w.lanes = newLanes(cfg.limits())
 	p := &Poller{cfg: cfg, log: cfg.Log, lanes: w.lanes, nudge: make(chan struct{}, 1)}
-	w.loop = p.newOwner(w)
+	w.loop = p.newOwner(w, &gate{})
 	return w
 }
 
@@ -183,7 +183,7 @@ func (w *world) step() {
 		if below(4).Draw(w.T, "lose ownership") == 3 {
 			w.Log("lose ownership")
 			w.lanes.discard()
-			w.loop = w.loop.newOwner(w)
+			w.loop = w.loop.newOwner(w, &gate{})
 		}
 	default:
 		w.happen()
@@ -555,10 +555,11 @@ func (w *world) sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepS
 }
 
 // readSequence reads the last value first, and then the holders.
-func (w *world) readSequence(context.Context) (lastValue int64, holders []string, err error) {
+func (w *world) readSequence(context.Context) (q sequence, err error) {
 	w.between()
 	defer w.between()
-	lastValue = w.db.lastValue
+	q.lastValue = w.db.lastValue
 	w.between()
-	return lastValue, w.db.holders(), nil
+	q.holders = w.db.holders()
+	return q, nil
 }

@@ -79,7 +79,7 @@ func TestOwnership(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		proxy := db.Proxy(t)
-		direct, proxied := connectTo(t, db.URL), connectTo(t, db.Through(t, proxy))
+		direct, proxied := connectTo(t, db.URL, "owner"), connectTo(t, db.Through(t, proxy), "owner")
 		var connects atomic.Int64
 		b := prepare(t, db, nil, func(c *Config) {
 			c.Connect = func(ctx context.Context) (*pgx.Conn, error) {

@@ -21,15 +21,19 @@ type Poller struct {
 	lanes     *lanes
 	settler   *settler
 	ownership *ownership
+	pace      paceLimits
 
 	nudge   chan struct{} // the fetch loop has something to look at
 	woken   atomic.Bool   // a wake came in since the last fetch began
+	calls   atomic.Int64  // announcements that the loop has not counted yet
 	started chan struct{} // closed when ownership has first been decided
 	once    sync.Once
 	session atomic.Pointer[session] // of the owner, nil while this worker is not
+	gate    atomic.Pointer[gate]    // of the session
 	settled settledBox
 
 	handlers sync.WaitGroup
+	gates    sync.WaitGroup
 	// handling is the context of handlers: it outlives Run's by the grace.
 	handling context.Context
 
@@ -62,6 +66,8 @@ type Stats struct {
 	NotEnvelopes int64
 	// Unannounced is true while events arrive that no notification announced.
 	Unannounced bool
+	// Gate says whether publishers announce their events to this worker, while it is the owner.
+	Gate GateState
 }
 
 // New returns a poller, or everything that is wrong with cfg.
@@ -76,6 +82,7 @@ func New(cfg Config) (*Poller, error) {
 		lanes:   newLanes(cfg.limits()),
 		nudge:   make(chan struct{}, 1),
 		started: make(chan struct{}),
+		pace:    defaultPace,
 	}
 	st := &store{pool: cfg.Pool}
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
@@ -87,16 +94,22 @@ func New(cfg Config) (*Poller, error) {
 	return p, nil
 }
 
-// Wake says that there may be work. It never blocks, and many wakes in a row are as good as one.
+// Wake says that an event has been committed: the loop fetches, unless it is about to anyway. It never blocks.
 func (p *Poller) Wake() {
 	if p.session.Load() == nil {
 		return // the first scan of an owner reads everything
 	}
+	p.calls.Add(1)
+	p.fetchSoon()
+}
+
+// fetchSoon has the loop fetch. Many times in a row are as good as one.
+func (p *Poller) fetchSoon() {
 	p.woken.Store(true)
 	signal(p.nudge)
 }
 
-// Look has the fetch loop look at the fallback clock anew: the listener has changed.
+// Look has the fetch loop look at its clocks anew: the listener has changed, or the gate.
 func (p *Poller) Look() { signal(p.nudge) }
 
 // Released says that the owner has given the outbox up.
@@ -114,6 +127,9 @@ func (p *Poller) Stats() Stats {
 		Rescues:       p.stats.rescues.Load(),
 		NotEnvelopes:  p.stats.notEnvelopes.Load(),
 		Unannounced:   p.stats.polling.Load(),
+	}
+	if g := p.gate.Load(); g != nil {
+		s.Gate = GateState(g.state.Load())
 	}
 	s.InFlight, s.Handling = p.lanes.counts()
 	if at := p.stats.lastSweep.Load(); at != 0 {
@@ -153,7 +169,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		}
 		session := newSession(last, &p.cfg)
 		p.session.Store(session)
-		err := p.loop(ctx, session)
+		err := p.work(ctx, session)
 		p.lanes.discard()
 		if ctx.Err() == nil {
 			p.session.Store(nil)
@@ -168,6 +184,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	timer := time.AfterFunc(lastSettle, stopSettling)
 	defer timer.Stop()
 	settler.Wait()
+	p.gates.Wait()
 	if last != nil {
 		p.session.Store(nil)
 		p.ownership.release(ctx, last.conn)
@@ -176,6 +193,17 @@ func (p *Poller) Run(ctx context.Context) error {
 		err = errors.Join(err, fmt.Errorf("%d handled events could not be settled and will be delivered again", left))
 	}
 	return err
+}
+
+// work fetches and keeps the gate until ctx ends (nil) or the session is lost (its error).
+func (p *Poller) work(ctx context.Context, s *session) error {
+	ctx, stopGate := context.WithCancel(ctx)
+	defer stopGate() // it ends by itself: a session that hangs must not keep the ownership
+	defer p.gate.Store(nil)
+	g := &gate{connect: p.cfg.ConnectGate, wake: p.fetchSoon, look: p.Look, log: p.log}
+	p.gate.Store(g)
+	p.gates.Go(func() { g.run(ctx) })
+	return p.loop(ctx, s, g)
 }
 
 // finishHandlers waits for the handlers, with their contexts cancelled after the grace.

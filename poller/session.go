@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -284,18 +285,34 @@ func (s *session) sweep(ctx context.Context, after, upTo int64) (rows []eventsdb
 	return rows, err
 }
 
-// readSequence reads the last value of the id sequence, and the transactions that have drawn an id and not ended.
-func (s *session) readSequence(ctx context.Context) (lastValue int64, holders []string, err error) {
+// sequence is what a reading of the id sequence returns.
+type sequence struct {
+	lastValue int64
+	holders   []string // transactions that have drawn an id and not ended
+	notifying int      // of them, those that wait to announce what they commit
+}
+
+// readSequence reads the id sequence.
+func (s *session) readSequence(ctx context.Context) (q sequence, err error) {
 	err = s.ask(ctx, "read the id sequence", func(ctx context.Context) error {
 		found, err := s.queries.ReadSequence(ctx, s.sequence)
+		var notifying []string // of any database of the server
 		for _, f := range found {
-			if f.Holder == "" {
-				lastValue = f.LastValue
-			} else {
-				holders = append(holders, f.Holder)
+			switch {
+			case f.Holder == "":
+				q.lastValue = f.LastValue
+			case f.Notifying:
+				notifying = append(notifying, f.Holder)
+			default:
+				q.holders = append(q.holders, f.Holder)
+			}
+		}
+		for _, tx := range notifying {
+			if slices.Contains(q.holders, tx) {
+				q.notifying++
 			}
 		}
 		return err
 	})
-	return lastValue, holders, err
+	return q, err
 }

@@ -14,7 +14,7 @@ func TestOwnerSession(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		proxy := db.Proxy(t)
-		b := prepare(t, db, nil, func(c *Config) { c.Connect = connectTo(t, db.Through(t, proxy)) })
+		b := prepare(t, db, nil, func(c *Config) { c.Connect = connectTo(t, db.Through(t, proxy), "owner") })
 		const seconds = 4 // the server is idle for most of them: buffers take what it sends
 		proxy.Throttle(6 << 20 / seconds)
 		var id int64
@@ -38,7 +38,7 @@ func TestOwnerSession(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		proxy := db.Proxy(t)
-		b := start(t, db, nil, func(c *Config) { c.Connect = connectTo(t, db.Through(t, proxy)) })
+		b := start(t, db, nil, func(c *Config) { c.Connect = connectTo(t, db.Through(t, proxy), "owner") })
 		proxy.Blackhole()
 		b.Wake()
 		b.wait("the loss to be noted", func() bool { return strings.Contains(b.log.String(), "owner_lost") })

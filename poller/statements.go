@@ -14,5 +14,5 @@ type statements interface {
 	reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error)
 	fetchDue(ctx context.Context, r *retries, limit int) (dueRows, error)
 	sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepSliceRow, error)
-	readSequence(ctx context.Context) (lastValue int64, holders []string, err error)
+	readSequence(ctx context.Context) (sequence, error)
 }

@@ -266,8 +266,8 @@ func (db *table) holders() (names []string) {
 	return names
 }
 
-func (db *table) readSequence(context.Context) (lastValue int64, holders []string, err error) {
-	return db.lastValue, db.holders(), nil
+func (db *table) readSequence(context.Context) (sequence, error) {
+	return sequence{lastValue: db.lastValue, holders: db.holders()}, nil
 }
 
 // settle writes outcomes with the guards of the settle statements, and returns them as committed.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"github.com/seed-9a365b49/outbox"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 	"github.com/seed-9a365b49/outbox/internal/temppg"
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 // needing are the command lines that need a database in working order, and what they publish or print aside change nothing.
@@ -150,7 +152,7 @@ func TestDatabaseThatWillNotDo(t *testing.T) {
 		for _, line := range []string{"run --sink discard", "migrate up", "migrate down"} {
 			outboxOn(t, db, strings.Fields(line)...).fails(t, exitFailure, "99", "newer")
 		}
-		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "version 99; this build knows 8: use a newer outbox") {
+		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, fmt.Sprintf("version 99; this build knows %d: use a newer outbox", migrations.Latest)) {
 			t.Errorf("status: %s", o.stdout)
 		}
 		if o := outboxOn(t, db, "migrate", "status"); o.code != exitFailure || !strings.Contains(o.stderr, "use a newer outbox") {
@@ -161,8 +163,8 @@ func TestDatabaseThatWillNotDo(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		outboxOn(t, db, "migrate", "down").succeeds(t)
-		outboxOn(t, db, "run", "--sink", "discard").fails(t, exitFailure, "version 7", "`outbox migrate up`")
-		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "version 7; this build needs 8: run `outbox migrate up`") {
+		outboxOn(t, db, "run", "--sink", "discard").fails(t, exitFailure, fmt.Sprintf("version %d", migrations.Latest-1), "`outbox migrate up`")
+		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, fmt.Sprintf("version %d; this build needs %d: run `outbox migrate up`", migrations.Latest-1, migrations.Latest)) {
 			t.Errorf("status: %s", o.stdout)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -23,8 +24,9 @@ func newMigrateCommand(a *app) *cobra.Command {
 Migrations need a direct address, not one of a transaction pooler.`,
 		Example: `  outbox migrate up            make the schema, or bring it up to date
   outbox migrate status        which migrations are applied
+  outbox migrate notify        when publishers announce their events, and how to change it
   outbox migrate sql           the SQL, for another migration tool`,
-	}, newMigrateUpCommand(a), newMigrateDownCommand(a), newMigrateStatusCommand(a), newMigrateSQLCommand(a))
+	}, newMigrateUpCommand(a), newMigrateDownCommand(a), newMigrateStatusCommand(a), newMigrateNotifyCommand(a), newMigrateSQLCommand(a))
 }
 
 // onDatabase is a command that works on the database's configuration.
@@ -160,6 +162,44 @@ func writeSteps(w io.Writer, steps []migrations.Step) error {
 		fmt.Fprintf(table, "%d\t%s\t%s\n", step.Version, step.Name, applied)
 	}
 	return table.Flush()
+}
+
+func newMigrateNotifyCommand(a *app) *cobra.Command {
+	var mode migrations.NotifyMode
+	cmd := onDatabase(a, &cobra.Command{
+		Use:   "notify [gated|always|off]",
+		Short: "Show or change when publishers announce their events",
+		Long: `Show or change when publishers announce their events with NOTIFY. A change takes effect at once: it locks nothing,
+and neither publishers nor workers need a restart.
+
+  gated    while the worker sleeps: it is woken at once, and busy publishers do not wait for one another (the default)
+  always   in every transaction: for other programs that LISTEN on events_outbox_wake; commits wait for one another
+  off      never: the worker polls. For two-phase commit, since PREPARE TRANSACTION refuses NOTIFY`,
+		Example: `  outbox migrate notify
+  outbox migrate notify off`,
+	}, func(ctx context.Context, config *pgx.ConnConfig) error {
+		if mode != "" {
+			if err := migrations.SetNotify(ctx, config, mode); err != nil {
+				return err
+			}
+		}
+		now, err := migrations.Notify(ctx, config)
+		if err != nil {
+			return explainPrivilege(err, config.User)
+		}
+		return a.printf("%s\n", now)
+	})
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		mode = migrations.NotifyMode(args[0])
+		if len(args) > 1 || !slices.Contains(migrations.NotifyModes, mode) {
+			return usageErrorf("migrate notify takes one of gated, always and off: see `%s --help`", cmd.CommandPath())
+		}
+		return nil
+	}
+	return cmd
 }
 
 func newMigrateSQLCommand(a *app) *cobra.Command {

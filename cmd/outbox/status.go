@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -81,6 +82,7 @@ type status struct {
 	BlockedBy *sessionStatus `json:"blocked_by"` // who holds the owner's lock and is no worker
 	Standbys  int64          `json:"standbys"`   // workers that would take over
 	Listeners int64          `json:"listeners"`
+	Notify    string         `json:"notify"` // when publishers announce their events: gated, always or off
 
 	Pending             int64    `json:"pending"`
 	Due                 int64    `json:"due"`
@@ -127,6 +129,11 @@ func (s *status) read(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	s.Database, s.Standby, s.SchemaVersion = there.Database, there.InRecovery, version
+	if version >= migrations.Latest {
+		if s.Notify, err = queries.NotifyMode(ctx); err != nil {
+			return fmt.Errorf("look at the trigger: %w", err)
+		}
+	}
 	for _, read := range []func(context.Context, *eventsdb.Queries) error{s.readWorkers, s.readUnpublished, s.readPublished} {
 		if err := read(ctx, queries); err != nil {
 			return err
@@ -256,6 +263,7 @@ func writeStatus(w io.Writer, s *status) error {
 	row("owner", s.owner())
 	row("standbys", strconv.FormatInt(s.Standbys, 10))
 	row("listeners", strconv.FormatInt(s.Listeners, 10))
+	row("notifications", cmp.Or(s.Notify, "unknown"))
 	row("pending", counted("pending", s.Pending))
 	row("  oldest", s.oldest())
 	row("retrying", counted("retrying", s.Retrying))

@@ -15,6 +15,7 @@ import (
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 func statusOf(t *testing.T, db *pgtest.DB) *status {
@@ -51,7 +52,7 @@ func TestStatus(t *testing.T) {
 		if s.OldestPending == nil || *s.OldestPending < 3*3600 || *s.OldestPending > 4*3600 {
 			t.Errorf("oldest pending: %v", s.OldestPending)
 		}
-		if s.Database != db.Name || s.SchemaVersion != 8 || s.SchemaNeeded != 8 || s.Standby {
+		if s.Database != db.Name || s.SchemaVersion != migrations.Latest || s.SchemaNeeded != migrations.Latest || s.Standby {
 			t.Errorf("%+v", s)
 		}
 	})
@@ -77,8 +78,8 @@ func TestStatus(t *testing.T) {
 		execSQL(t, db, everyState)
 		o := outboxOn(t, db, "status").succeeds(t)
 		for _, line := range []string{
-			"database                " + db.Name + " at ", "schema                  version 8\n", "owner                   none: nobody delivers events",
-			"listeners               0\n", "pending                 2\n", "  oldest                3h0m0s\n", "retrying                7\n", "  due                   3\n",
+			"database                " + db.Name + " at ", fmt.Sprintf("schema                  version %d\n", migrations.Latest), "owner                   none: nobody delivers events",
+			"listeners               0\n", "notifications           gated\n", "pending                 2\n", "  oldest                3h0m0s\n", "retrying                7\n", "  due                   3\n",
 			"dead                    5\n", "published, last minute  6\n", "published, last hour    13\n",
 		} {
 			if !strings.Contains(o.stdout, line) {

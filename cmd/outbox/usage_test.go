@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 // nowhere is an address that no usage error gets as far as.
@@ -30,7 +33,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"unknown command with flags", "rnu --sink stdout", nil, `unknown command "rnu"`},
 		{"address for a command", "postgres://ali:sesame@cave/db", nil, "unknown command (not shown)"},
 		{"unknown subcommand", "migrate pu --all", nil, `unknown command "pu", did you mean up?: see ` + "`outbox migrate --help`"},
-		{"no subcommand", "migrate", nil, "migrate needs one of the commands down, sql, status, up"},
+		{"no subcommand", "migrate", nil, "migrate needs one of the commands down, notify, sql, status, up"},
 		{"help on what is unknown", "help rnu", nil, `unknown command "rnu"`},
 		{"completion of what is unknown", "completion csh", nil, `unknown command "csh"`},
 		{"argument", "status now", nil, `status takes flags only, and got the argument "now"`},
@@ -217,7 +220,7 @@ func everyCommand(t *testing.T, do func(*cobra.Command)) {
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	o := execute(t, "", nil, "version").succeeds(t)
-	if !strings.HasPrefix(o.stdout, "outbox "+buildVersion()+"\ngo     go1.") || !strings.Contains(o.stdout, "\nschema 8\n") {
+	if !strings.HasPrefix(o.stdout, "outbox "+buildVersion()+"\ngo     go1.") || !strings.Contains(o.stdout, fmt.Sprintf("\nschema %d\n", migrations.Latest)) {
 		t.Errorf("%q", o.stdout)
 	}
 	if o := execute(t, "", nil, "--version").succeeds(t); o.stdout != "outbox "+buildVersion()+"\n" {

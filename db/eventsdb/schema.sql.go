@@ -22,7 +22,8 @@ FROM (VALUES
     ('INSERT ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'INSERT')),
     ('UPDATE ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'UPDATE')),
     ('SELECT ON SEQUENCE ' || pg_get_serial_sequence('events.outbox', 'id'),
-        has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE'))
+        has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE')),
+    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE'))
 ) AS p (privilege, granted)
 WHERE NOT p.granted
 `
@@ -62,15 +63,17 @@ func (q *Queries) Notify(ctx context.Context, arg NotifyParams) error {
 	return err
 }
 
-const notifyTriggerEnabled = `-- name: NotifyTriggerEnabled :one
-SELECT EXISTS (
+const notifyMode = `-- name: NotifyMode :one
+SELECT (CASE WHEN EXISTS (
     SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = 'events.outbox'::regclass AND t.tgname = 'outbox_notify' AND t.tgenabled IN ('O', 'A'))::boolean
+    WHERE t.tgrelid = 'events.outbox'::regclass AND t.tgname = 'outbox_notify' AND t.tgenabled IN ('O', 'A'))
+    THEN events.outbox_notify_mode() ELSE 'off' END)::text
 `
 
-func (q *Queries) NotifyTriggerEnabled(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, notifyTriggerEnabled)
-	var column_1 bool
+// How publishers announce their events: gated, always, or off, also where somebody has switched the trigger off.
+func (q *Queries) NotifyMode(ctx context.Context) (string, error) {
+	row := q.db.QueryRow(ctx, notifyMode)
+	var column_1 string
 	err := row.Scan(&column_1)
 	return column_1, err
 }
@@ -131,4 +134,13 @@ func (q *Queries) SchemaThere(ctx context.Context) (SchemaThereRow, error) {
 		&i.InRecovery,
 	)
 	return i, err
+}
+
+const setNotify = `-- name: SetNotify :exec
+SELECT events.outbox_set_notify($1::text)
+`
+
+func (q *Queries) SetNotify(ctx context.Context, mode string) error {
+	_, err := q.db.Exec(ctx, setNotify, mode)
+	return err
 }

@@ -13,6 +13,9 @@ const (
 	// OwnerLock is the first key of the owner's advisory lock, "outb" in ASCII; the second is the OID
 	// of events.outbox.
 	OwnerLock int32 = 0x6f757462
+	// GateLock is the first key of the advisory lock that a sleeping owner holds and publishers try, "gate" in ASCII; the
+	// second is the OID of events.outbox (migration 00009_gate.sql).
+	GateLock int32 = 0x67617465
 	// MigrationLock is the advisory lock of whoever migrates, "outbox" in ASCII.
 	MigrationLock int64 = 0x6f7574626f78
 

@@ -141,12 +141,14 @@ ORDER BY s.id;
 -- The sequence's last value (holder ''), and after it, as the order of an Append is, the transactions that have drawn an id
 -- and not ended, prepared ones and rolled-back savepoints included: nextval holds RowExclusiveLock on the sequence
 -- until its transaction ends. So whoever drew an id up to the last value holds it still, or has ended. Reading
--- the last value takes the same lock.
-SELECT COALESCE(pg_sequence_last_value(sqlc.arg(sequence)::text::regclass), 0)::bigint AS last_value, ''::text AS holder
+-- the last value takes the same lock. Besides, marked by notifying, the transactions that wait for the lock that NOTIFY
+-- takes at commit.
+SELECT COALESCE(pg_sequence_last_value(sqlc.arg(sequence)::text::regclass), 0)::bigint AS last_value, ''::text AS holder, false AS notifying
 UNION ALL
-SELECT 0, l.virtualtransaction::text
+SELECT 0, l.virtualtransaction::text, l.locktype = 'object'
 FROM pg_catalog.pg_locks l
-WHERE l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
-  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
-  AND l.relation = sqlc.arg(sequence)::text::regclass
-  AND l.pid IS DISTINCT FROM pg_backend_pid();
+WHERE (l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+       AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+       AND l.relation = sqlc.arg(sequence)::text::regclass
+       AND l.pid IS DISTINCT FROM pg_backend_pid())
+   OR (l.locktype = 'object' AND l.database = 0 AND l.classid = 1262 AND l.objid = 0 AND NOT l.granted);

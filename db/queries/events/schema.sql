@@ -14,10 +14,15 @@ SELECT events.outbox_schema_version()::int AS version,
        COALESCE((SELECT s.seqcache FROM pg_catalog.pg_sequence s WHERE s.seqrelid = pg_get_serial_sequence('events.outbox', 'id')::regclass), 1)::bigint AS sequence_cache,
        current_setting('max_prepared_transactions')::int AS max_prepared_transactions;
 
--- name: NotifyTriggerEnabled :one
-SELECT EXISTS (
+-- name: NotifyMode :one
+-- How publishers announce their events: gated, always, or off, also where somebody has switched the trigger off.
+SELECT (CASE WHEN EXISTS (
     SELECT FROM pg_catalog.pg_trigger t
-    WHERE t.tgrelid = 'events.outbox'::regclass AND t.tgname = 'outbox_notify' AND t.tgenabled IN ('O', 'A'))::boolean;
+    WHERE t.tgrelid = 'events.outbox'::regclass AND t.tgname = 'outbox_notify' AND t.tgenabled IN ('O', 'A'))
+    THEN events.outbox_notify_mode() ELSE 'off' END)::text;
+
+-- name: SetNotify :exec
+SELECT events.outbox_set_notify(sqlc.arg(mode)::text);
 
 -- name: MissingPrivileges :many
 -- The worker's privileges that the current role lacks.
@@ -31,7 +36,8 @@ FROM (VALUES
     ('INSERT ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'INSERT')),
     ('UPDATE ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'UPDATE')),
     ('SELECT ON SEQUENCE ' || pg_get_serial_sequence('events.outbox', 'id'),
-        has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE'))
+        has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE')),
+    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE'))
 ) AS p (privilege, granted)
 WHERE NOT p.granted;
 

@@ -1,0 +1,96 @@
+package poller
+
+import "time"
+
+// pace decides, from how fast events arrive, whether publishers should announce them, and how often to look while they do
+// not. It is pure.
+//
+// An announcement is the fastest wake, and costs an idle worker nothing; but publishers that announce commit one after
+// another (migrations/00009_gate.sql). So the gate is wanted closed until announcements come fast, or publishers are seen
+// waiting for one another, and then open for as long as a look every few milliseconds finds enough.
+type pace struct {
+	limits paceLimits
+	open   bool      // no announcements wanted
+	next   time.Time // when to look, while publishers may be silent
+	rest   time.Duration
+
+	began time.Time // of the window
+	count int       // in the window: announcements while closed, events while open
+}
+
+// paceLimits are the numbers of a pace.
+type paceLimits struct {
+	// openAt announcements within openWithin open the gate.
+	openAt     int
+	openWithin time.Duration
+	// It stays open while a window of keepWithin brings keepAt events.
+	keepAt     int
+	keepWithin time.Duration
+	// look is the pause between two looks that find something; while the gate is on its way to being closed and nothing
+	// comes it doubles, up to lookAtMost.
+	look, lookAtMost time.Duration
+}
+
+// defaultPace opens at 400 announcements a second and closes below 200 events. Up to there a worker
+// that is woken costs less than one that looks, and is faster.
+var defaultPace = paceLimits{
+	openAt: 16, openWithin: 40 * time.Millisecond,
+	keepAt: 20, keepWithin: 100 * time.Millisecond,
+	look: 2 * time.Millisecond, lookAtMost: 250 * time.Millisecond,
+}
+
+// contention is how many publishers wait for one another's announcements where it pays to have none, however few they are:
+// on a disk that flushes slowly announcements never come fast.
+const contention = 2
+
+// lookShare bounds what looking costs: after one it rests for so many times as long as that took.
+const lookShare = 5
+
+// announced takes in that so many announcements came.
+func (p *pace) announced(now time.Time, n int) {
+	if n == 0 || p.open {
+		return
+	}
+	if now.Sub(p.began) > p.limits.openWithin {
+		p.began, p.count = now, 0
+	}
+	if p.count += n; p.count >= p.limits.openAt {
+		p.set(now, true)
+	}
+}
+
+// waiting takes in that so many publishers are waiting to announce.
+func (p *pace) waiting(now time.Time, publishers int) {
+	if publishers >= contention && !p.open {
+		p.set(now, true)
+	}
+}
+
+// fetched takes in a fetch that began then and found so many new events.
+func (p *pace) fetched(began, now time.Time, events int) {
+	if p.open {
+		p.count += events
+		if now.Sub(p.began) > p.limits.keepWithin {
+			p.set(now, p.count >= p.limits.keepAt)
+		}
+	}
+	if p.open || events > 0 {
+		p.rest = p.limits.look
+	} else {
+		p.rest = min(max(p.limits.look, 2*p.rest), p.limits.lookAtMost)
+	}
+	p.next = now.Add(max(p.rest, lookShare*now.Sub(began)))
+}
+
+// lookSoon has the next look come soon: something has changed with the gate.
+func (p *pace) lookSoon(now time.Time) {
+	p.rest = p.limits.look
+	if soon := now.Add(p.rest); soon.Before(p.next) {
+		p.next = soon
+	}
+}
+
+// set begins a window.
+func (p *pace) set(now time.Time, open bool) {
+	p.open, p.began, p.count = open, now, 0
+}

@@ -1,0 +1,129 @@
+package poller
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestPace(t *testing.T) {
+	t.Parallel()
+	l := defaultPace
+	start := time.Unix(1_000_000, 0)
+	// announce tells p of announcements at a steady rate, one at a time, and returns the time after them.
+	announce := func(p *pace, now time.Time, n int, apart time.Duration) time.Time {
+		for range n {
+			p.announced(now, 1)
+			now = now.Add(apart)
+		}
+		return now
+	}
+
+	t.Run("announcements that come slowly keep the gate closed", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		announce(&p, start, 1000, l.openWithin/time.Duration(l.openAt-1)+time.Microsecond)
+		if p.open {
+			t.Error("open")
+		}
+	})
+	t.Run("announcements that come fast open it", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		announce(&p, start, l.openAt-1, time.Millisecond)
+		if p.open {
+			t.Error("open too early")
+		}
+		announce(&p, start.Add(l.openWithin), 1, 0)
+		if !p.open {
+			t.Error("closed")
+		}
+	})
+	t.Run("so do publishers that wait for one another, however few", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		if p.waiting(start, contention-1); p.open {
+			t.Error("one publisher alone waits for nobody")
+		}
+		if p.waiting(start, contention); !p.open {
+			t.Error("closed")
+		}
+	})
+	t.Run("it stays open while looks find enough, and closes when they do not", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		p.waiting(start, contention)
+		now := start
+		for range 500 { // five hundred looks of an event each
+			now = now.Add(l.keepWithin / time.Duration(l.keepAt+1))
+			if p.fetched(now, now, 1); !p.open {
+				t.Fatalf("closed after %s", now.Sub(start))
+			}
+		}
+		for end := now.Add(2*l.keepWithin + 2*l.look); p.open; now = now.Add(l.look) {
+			if p.fetched(now, now, 0); now.After(end) {
+				t.Fatal("open although nothing comes")
+			}
+		}
+	})
+	t.Run("while it is open it looks again and again, and rests longer after a slow look", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		p.waiting(start, contention)
+		for range 3 {
+			if p.fetched(start, start, 0); p.next.Sub(start) != l.look {
+				t.Errorf("the next look is in %s, want %s", p.next.Sub(start), l.look)
+			}
+		}
+		if p.fetched(start, start.Add(l.look), 1); p.next.Sub(start) != (1+lookShare)*l.look {
+			t.Errorf("after a slow look the next is in %s", p.next.Sub(start))
+		}
+	})
+	t.Run("while it is closing it looks ever less often, until something has changed or was found", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		rest := func() time.Duration { return p.next.Sub(start) }
+		last := time.Duration(0)
+		for range 20 {
+			if p.fetched(start, start, 0); rest() < last {
+				t.Fatalf("%s after %s", rest(), last)
+			}
+			last = rest()
+		}
+		if last != l.lookAtMost {
+			t.Errorf("at last it looks every %s, want %s", last, l.lookAtMost)
+		}
+		if p.lookSoon(start); rest() != l.look {
+			t.Errorf("after a change it looks in %s, want %s", rest(), l.look)
+		}
+		p.fetched(start, start, 0)
+		if p.fetched(start, start, 1); rest() != l.look {
+			t.Errorf("after an event it looks in %s, want %s", rest(), l.look)
+		}
+	})
+	t.Run("whatever happens, a quiet second closes it", func(t *testing.T) {
+		t.Parallel()
+		rapid.Check(t, func(t *rapid.T) {
+			p, now := pace{limits: l}, start
+			for range rapid.IntRange(0, 100).Draw(t, "steps") {
+				now = now.Add(time.Duration(rapid.IntRange(0, 50_000).Draw(t, "µs")) * time.Microsecond)
+				switch rapid.IntRange(0, 2).Draw(t, "what") {
+				case 0:
+					p.announced(now, rapid.IntRange(0, 30).Draw(t, "announcements"))
+				case 1:
+					p.waiting(now, rapid.IntRange(0, 5).Draw(t, "publishers"))
+				case 2:
+					p.fetched(now, now, rapid.IntRange(0, 100).Draw(t, "events"))
+				}
+			}
+			for range 500 {
+				now = now.Add(l.look)
+				p.fetched(now, now, 0)
+			}
+			if p.open {
+				t.Fatal("open")
+			}
+		})
+	})
+}
