@@ -53,17 +53,12 @@ func fetchPage(t *testing.T, db eventsdb.DBTX, change func(*eventsdb.FetchPagePa
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range found {
-		switch {
-		case f.ID <= params.Cursor && len(rows) == 0:
-			below = append(below, f.ID)
-		case f.ID > params.Cursor:
-			rows = append(rows, f)
-		default:
+	for i, f := range found {
+		if first := i == 0; first != (f.Below != nil) || !first && f.ID <= params.Cursor {
 			t.Fatalf("row %d is out of place: %+v", f.ID, found)
 		}
 	}
-	return below, rows
+	return found[0].Below, found[1:]
 }
 
 // pageIDs returns the ids of new rows.

@@ -10,7 +10,8 @@ type contextKey struct{}
 
 // links is what an event published with the context is linked to. It is one value, so that
 // the innermost With… call wins whatever it sets: an id that the worker's own context
-// carries must not shadow that of the event being handled.
+// carries must not shadow that of the event being handled. As long as no With… call has set anything, the context
+// carries the event itself, which costs a delivery less.
 type links struct {
 	event       *Event
 	correlation string
@@ -19,8 +20,13 @@ type links struct {
 }
 
 func linksOf(ctx context.Context) links {
-	l, _ := ctx.Value(contextKey{}).(links)
-	return l
+	switch v := ctx.Value(contextKey{}).(type) {
+	case *Event:
+		return links{event: v, correlation: v.Metadata.CorrelationID, causation: v.PublicID, traceParent: v.Metadata.TraceParent}
+	case links:
+		return v
+	}
+	return links{}
 }
 
 // NewContext returns a context that carries the event being handled. The worker does
@@ -30,12 +36,7 @@ func NewContext(ctx context.Context, e *Event) context.Context {
 	if e == nil {
 		return context.WithValue(ctx, contextKey{}, links{})
 	}
-	return context.WithValue(ctx, contextKey{}, links{
-		event:       e,
-		correlation: e.Metadata.CorrelationID,
-		causation:   e.PublicID,
-		traceParent: e.Metadata.TraceParent,
-	})
+	return context.WithValue(ctx, contextKey{}, e)
 }
 
 // FromContext returns the event being handled, if the context comes from a handler.

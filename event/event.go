@@ -1,6 +1,7 @@
 package event
 
 import (
+	"crypto/sha1"
 	"encoding/json"
 	"strconv"
 	"time"
@@ -42,9 +43,15 @@ type Event struct {
 //
 // The namespace is drawn at random when the schema is made (events.outbox_meta.namespace).
 func PublicID(namespace uuid.UUID, id int64, occurredAt time.Time) uuid.UUID {
-	name := make([]byte, 0, 41)
+	name := make([]byte, 0, len(namespace)+41) // on the stack
+	name = append(name, namespace[:]...)
 	name = strconv.AppendInt(name, id, 10)
 	name = append(name, ':')
 	name = strconv.AppendInt(name, occurredAt.UnixMicro(), 10)
-	return uuid.NewSHA1(namespace, name)
+	// As uuid.NewSHA1 does (RFC 9562, section 5.5), but without its four allocations: every delivery needs an id.
+	sum := sha1.Sum(name)
+	id5 := uuid.UUID(sum[:len(namespace)])
+	id5[6] = id5[6]&0x0f | 5<<4
+	id5[8] = id5[8]&0x3f | 0x80
+	return id5
 }

@@ -84,6 +84,14 @@ func (p *pageSize) size() int {
 	return p.current
 }
 
+// expected is how many rows a page of limit rows will have: a few at first, and all of them once the pages before it were full.
+func (p *pageSize) expected(limit int) int {
+	if p.current <= p.first {
+		return min(limit, 4)
+	}
+	return limit
+}
+
 // after takes in a page of limit rows that was short, or cut.
 func (p *pageSize) after(limit int, short, cut bool) {
 	switch {

@@ -122,7 +122,7 @@ func (m *cursorModel) fetch(random bool) (short bool) {
 		limit = 1 + below(limit).Draw(m.T, "limit")
 		rewind = below(8).Draw(m.T, "rewind") == 7
 	}
-	page, _ := m.db.fetch(context.Background(), &m.c, limit, math.MaxInt)
+	page, _ := m.db.fetch(context.Background(), &m.c, limit, math.MaxInt, true)
 	if random && len(page.rows) > 0 {
 		left = max(0, below(8).Draw(m.T, "left")+len(page.rows)-7)
 	}

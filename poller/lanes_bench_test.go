@@ -30,7 +30,7 @@ func BenchmarkLanes(b *testing.B) {
 			for begin := 0; begin < b.N; begin += page {
 				for i := range rows {
 					rows[i] = row{id: int64(begin + i + 1), aggregate: keys[(begin+i)*7919%aggregates]}
-					settlements[i] = settlement{outcome: outcome{row: &rows[i], result: dispatch.Outcome{Kind: dispatch.Published}}, applied: true}
+					settlements[i] = settlement{outcome: outcome{row: &rows[i], result: &dispatch.Outcome{Kind: dispatch.Published}}, applied: true}
 					ls.offer(&rows[i])
 				}
 				for r := ls.next(); r != nil; r = ls.next() {

@@ -56,7 +56,7 @@ func (b *lanesBench) end(id int64, kind dispatch.Kind) {
 }
 
 func (b *lanesBench) settleAs(id int64, kind dispatch.Kind, applied bool) {
-	b.settled([]settlement{{outcome: outcome{row: b.taken[id], result: dispatch.Outcome{Kind: kind}}, applied: applied}})
+	b.settled([]settlement{{outcome: outcome{row: b.taken[id], result: &dispatch.Outcome{Kind: kind}}, applied: applied}})
 }
 
 // wantsReload checks that the lanes want to be reloaded from these ids, and has the requests.

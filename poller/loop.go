@@ -144,17 +144,15 @@ func (o *owner) wait(ctx context.Context, next time.Time) {
 
 // takeSettled ends the flight of what has been settled since the last statement.
 func (o *owner) takeSettled() {
-	list := o.settled.take()
-	if len(list) == 0 {
-		return
-	}
-	o.lanes.settled(list)
-	for i := range list {
-		s := &list[i]
-		if !s.dueAt.IsZero() {
-			o.retries.expect(s.dueAt, s.retryAt)
+	for _, list := range o.settled.take() {
+		o.lanes.settled(list)
+		for i := range list {
+			s := &list[i]
+			if !s.dueAt.IsZero() {
+				o.retries.expect(s.dueAt, s.retryAt)
+			}
+			o.retries.some = o.retries.some || s.result.Kind != dispatch.Published
 		}
-		o.retries.some = o.retries.some || s.outcome.result.Kind != dispatch.Published
 	}
 }
 
@@ -178,9 +176,14 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	if err != nil {
 		return err
 	}
+	free := !o.mayBlock()
 	late := o.cursor.late(page.below)
 	if fits, err := o.takeLate(ctx, late, rows, bytes); !fits || err != nil {
 		return err
+	}
+	if free && o.mayBlock() { // a late commit is in retry: what is blocked has to be read again
+		o.behind = true
+		return nil
 	}
 	found := o.offer(page.rows)
 	o.startHandlers()
@@ -206,20 +209,25 @@ func (o *owner) wantsReading(now time.Time) bool {
 	return o.cursor.wantsReading() && !(o.pace.open && now.Before(o.read.Add(readPause)))
 }
 
-// readPage asks no more of the database than what may be there.
-func (o *owner) readPage(ctx context.Context, limit, maxBytes int) (page, error) {
-	unblocked := func() bool { return o.retries.none() || !o.lanes.limits.holdBack }
-	if o.cursor.closed() && unblocked() {
-		p, err := o.s.fetchNew(ctx, &o.cursor, limit, maxBytes)
-		o.noteRetries(p.rows)
-		if err != nil || unblocked() {
-			return p, err
-		}
+// readPage asks no more of the database than what may be there: whether rows are blocked only while some event may be
+// in retry or dead, and what is below the cursor only while something may appear there.
+func (o *owner) readPage(ctx context.Context, limit, maxBytes int) (p page, err error) {
+	holdBack := o.mayBlock()
+	if o.cursor.closed() && !holdBack {
+		p, err = o.s.fetchNew(ctx, &o.cursor, limit, maxBytes)
+	} else {
+		p, err = o.s.fetch(ctx, &o.cursor, limit, maxBytes, holdBack)
 	}
-	p, err := o.s.fetch(ctx, &o.cursor, limit, maxBytes)
 	o.noteRetries(p.rows)
+	if err == nil && !holdBack && o.mayBlock() { // it shows that there is one
+		p, err = o.s.fetch(ctx, &o.cursor, limit, maxBytes, true)
+		o.noteRetries(p.rows)
+	}
 	return p, err
 }
+
+// mayBlock reports whether an event can be held back by another one.
+func (o *owner) mayBlock() bool { return o.lanes.limits.holdBack && !o.retries.none() }
 
 // noteRetries takes in whether rows show that some event is in retry or dead.
 func (o *owner) noteRetries(rows []*row) {

@@ -113,6 +113,19 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 			t.Error("it does not fetch the page again at once")
 		}
 	})
+	t.Run("if it was published as a retry, the page that it came with is not used", func(t *testing.T) {
+		t.Parallel()
+		db, o := prepare(t)
+		db.record(2).retryAt = db.now + 1
+		o.retries.some = false // so that nobody asked what is blocked
+		fetchOnce(t, o)
+		if r := o.lanes.next(); r != nil {
+			t.Fatalf("started %d before 2", r.id)
+		}
+		if !o.behind {
+			t.Error("it does not fetch the page again at once")
+		}
+	})
 }
 
 func fetchOnce(t *testing.T, o *owner) {
@@ -344,7 +357,7 @@ func (w *world) end(r *row, kind dispatch.Kind) {
 	w.Logf("end %d: %s", r.id, kind)
 	w.running = slices.DeleteFunc(w.running, func(other *row) bool { return other == r })
 	w.fate[r.id] = kind
-	o := outcome{row: r, result: dispatch.Outcome{Kind: kind}}
+	o := outcome{row: r, result: &dispatch.Outcome{Kind: kind}}
 	if kind == dispatch.Retry {
 		o.result.Delay = time.Duration(below(6).Draw(w.T, "delay")) * time.Microsecond
 	}
@@ -358,7 +371,7 @@ func (w *world) write() {
 	w.unknown, w.handled = nil, nil
 	for i := range batch {
 		if below(10).Draw(w.T, "refused") == 9 {
-			batch[i].result = dispatch.Outcome{Kind: dispatch.Retry}
+			batch[i].result = &dispatch.Outcome{Kind: dispatch.Retry}
 			w.Logf("%d is refused", batch[i].row.id)
 		}
 	}
@@ -381,7 +394,7 @@ func (w *world) report() {
 // unsettled returns the outcomes of which the loop has not taken in the settlement.
 func (w *world) unsettled() (list []outcome) {
 	list = slices.Concat(w.handled, w.unknown)
-	for _, s := range slices.Concat(w.committed, w.loop.settled.list) {
+	for _, s := range slices.Concat(append(w.loop.settled.list, w.committed)...) {
 		list = append(list, s.outcome)
 	}
 	return list
@@ -515,10 +528,10 @@ func (w *world) between() {
 
 // The statements of the loop, each with something happening before it has its snapshot, and before its answer arrives.
 
-func (w *world) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (page, error) {
+func (w *world) fetch(ctx context.Context, c *cursor, limit, maxBytes int, holdBack bool) (page, error) {
 	w.between()
 	defer w.between()
-	return w.db.fetch(ctx, c, limit, maxBytes)
+	return w.db.fetch(ctx, c, limit, maxBytes, holdBack)
 }
 
 func (w *world) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (page, error) {

@@ -273,7 +273,12 @@ func (p *Poller) finish(r *row, result dispatch.Outcome) {
 		p.lanes.abandon(r)
 		return
 	}
-	p.settler.add(outcome{row: r, result: result})
+	o := outcome{row: r, result: published}
+	if result.Kind != dispatch.Published {
+		failure := result // a success costs no allocation
+		o.result = &failure
+	}
+	p.settler.add(o)
 	if reload {
 		signal(p.nudge)
 	}
@@ -285,19 +290,19 @@ func (p *Poller) takeSettlements(list []settlement) {
 	signal(p.nudge)
 }
 
-// settledBox holds settlements until the fetch loop collects them.
+// settledBox holds batches of settlements until the fetch loop collects them.
 type settledBox struct {
 	mu   sync.Mutex
-	list []settlement
+	list [][]settlement
 }
 
 func (b *settledBox) put(list []settlement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.list = append(b.list, list...)
+	b.list = append(b.list, list)
 }
 
-func (b *settledBox) take() []settlement {
+func (b *settledBox) take() [][]settlement {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := b.list

@@ -158,7 +158,7 @@ func TestRetriesFindEveryDueRow(t *testing.T) {
 			if failed[rec.id] {
 				return // it would have to be handled first
 			}
-			o := outcome{row: db.read(rec), result: dispatch.Outcome{Kind: dispatch.Retry, Delay: time.Duration(below(8).Draw(t, "delay")) * time.Microsecond}}
+			o := outcome{row: db.read(rec), result: &dispatch.Outcome{Kind: dispatch.Retry, Delay: time.Duration(below(8).Draw(t, "delay")) * time.Microsecond}}
 			s := db.settle([]outcome{o})[0]
 			r.expect(clock().Add(o.result.Delay), s.retryAt)
 			failed[rec.id] = true

@@ -87,8 +87,11 @@ func (r *row) decode(namespace uuid.UUID) (d dispatch.Delivery, isEnvelope bool,
 // outcome is what is to be settled for a row.
 type outcome struct {
 	row    *row
-	result dispatch.Outcome
+	result *dispatch.Outcome
 }
+
+// published is the result of most.
+var published = &dispatch.Outcome{Kind: dispatch.Published}
 
 // settlement is an outcome that has been committed.
 type settlement struct {

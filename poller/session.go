@@ -23,6 +23,7 @@ type session struct {
 	conn      *pgx.Conn
 	pid       int32 // of the server's process
 	queries   *eventsdb.Queries
+	scanner   scanner
 	pool      *pgxpool.Pool
 	sequence  string
 	holdBack  bool
@@ -146,14 +147,6 @@ type page struct {
 	rows  []*row
 }
 
-// newRow returns a row as all fetches read it.
-func newRow(f *eventsdb.FetchPageRow) row {
-	return row{
-		id: f.ID, aggregate: aggregate{f.AggregateType, f.AggregateID}, eventType: f.EventType, payload: f.Payload,
-		occurredAt: f.OccurredAt, retryCount: f.RetryCount, state: state(f.State), blocked: f.Blocked,
-	}
-}
-
 // share is how many bytes each row of a page may have. A page of one row takes it whatever its size.
 func share(limit, maxBytes int) int64 {
 	if limit == 1 {
@@ -163,21 +156,14 @@ func share(limit, maxBytes int) int64 {
 }
 
 // fetch reads a page of new rows after the cursor, of at most so many rows and bytes, and what is unpublished between
-// the watermark and the cursor.
-func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
+// the watermark and the cursor. Rows show whether they are blocked only if holdBack says so.
+func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int, holdBack bool) (p page, err error) {
 	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
-		found, err := s.queries.FetchPage(ctx, eventsdb.FetchPageParams{
-			Watermark: c.watermark.low, Cursor: c.position, RowBytes: share(limit, maxBytes), PageSize: int64(limit), HoldBack: s.holdBack,
-		})
-		rows := make([]row, len(found)) // one allocation; the rows of a page leave memory together
-		for i := range found {
-			if f := &found[i]; f.ID <= c.position {
-				p.below = append(p.below, f.ID)
-			} else {
-				rows[i] = newRow(f)
-				p.rows = append(p.rows, &rows[i])
-			}
+		answer, err := s.conn.Query(ctx, eventsdb.FetchPage, c.watermark.low, c.position, share(limit, maxBytes), holdBack, int64(limit))
+		if err != nil {
+			return err
 		}
+		p.rows, err = s.scanner.read(answer, c.page.expected(limit), &p.below)
 		return err
 	})
 	return p, err
@@ -186,14 +172,11 @@ func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int) (p 
 // fetchNew reads a page like fetch does, where nothing is below the cursor and no event is in retry or dead.
 func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
 	err = s.ask(ctx, "fetch new", func(ctx context.Context) error {
-		found, err := s.queries.FetchNew(ctx, eventsdb.FetchNewParams{
-			Cursor: c.position, RowBytes: share(limit, maxBytes), PageSize: int64(limit),
-		})
-		rows := make([]row, len(found))
-		for i := range found {
-			rows[i] = newRow((*eventsdb.FetchPageRow)(&found[i]))
-			p.rows = append(p.rows, &rows[i])
+		answer, err := s.conn.Query(ctx, eventsdb.FetchNew, share(limit, maxBytes), c.position, int64(limit))
+		if err != nil {
+			return err
 		}
+		p.rows, err = s.scanner.read(answer, c.page.expected(limit), nil)
 		return err
 	})
 	return p, err
@@ -202,11 +185,11 @@ func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) 
 // fetchByID reads late commits.
 func (s *session) fetchByID(ctx context.Context, ids []int64, maxBytes int) (rows []*row, err error) {
 	err = s.ask(ctx, "fetch late commits", func(ctx context.Context) error {
-		found, err := s.queries.FetchByID(ctx, eventsdb.FetchByIDParams{Ids: ids, MaxBytes: int64(maxBytes), HoldBack: s.holdBack})
-		for i := range found {
-			r := newRow((*eventsdb.FetchPageRow)(&found[i]))
-			rows = append(rows, &r)
+		answer, err := s.conn.Query(ctx, eventsdb.FetchByID, int64(maxBytes), s.holdBack, ids)
+		if err != nil {
+			return err
 		}
+		rows, err = s.scanner.read(answer, len(ids), nil)
 		return err
 	})
 	return rows, err

@@ -24,10 +24,14 @@ type settler struct {
 
 	mu      sync.Mutex
 	pending []outcome
-	writing int  // outcomes in the write that is under way
-	failing bool // the last write failed
+	spare   []outcome // the last batch's, to be used again
+	writing int       // outcomes in the write that is under way
+	failing bool      // the last write failed
 	wake    chan struct{}
 }
+
+// maxSpare is how many outcomes a batch may hold that is kept to be used again.
+const maxSpare = 4096
 
 // offenderDelay is when an event is tried again whose outcome the database refused.
 const offenderDelay = time.Minute
@@ -77,16 +81,20 @@ func (s *settler) take() []outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	batch := s.pending
-	s.pending, s.writing = nil, len(batch)
+	s.pending, s.spare, s.writing = s.spare, nil, len(batch)
 	slices.SortFunc(batch, func(a, b outcome) int { return cmp.Compare(a.row.id, b.row.id) })
 	return batch
 }
 
-// keep ends a write, of which rest has to be written later.
-func (s *settler) keep(rest []outcome) {
+// keep ends the write of a batch, of which rest has to be written later.
+func (s *settler) keep(batch, rest []outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pending, s.writing = append(s.pending, rest...), 0
+	if cap(batch) <= maxSpare {
+		clear(batch)
+		s.spare = batch[:0]
+	}
 }
 
 // settle writes a batch, however long the database is away, and what has come by then. What it could not write
@@ -96,12 +104,13 @@ func (s *settler) settle(ctx context.Context, batch []outcome) {
 		backoff.WithMaxInterval(3*time.Second), backoff.WithMaxElapsedTime(0))
 	for {
 		done, rest, err := s.attempt(ctx, batch)
-		s.keep(rest)
+		left := len(rest)
+		s.keep(batch, rest)
 		if len(done) > 0 {
 			s.settled(done)
 		}
-		s.note(err, len(rest))
-		if len(rest) == 0 {
+		s.note(err, left)
+		if left == 0 {
 			return
 		}
 		var more <-chan struct{}
@@ -145,7 +154,7 @@ func (s *settler) attempt(ctx context.Context, batch []outcome) (done []settleme
 
 // refused turns an outcome that the database does not take into a retry with the database's error.
 func (s *settler) refused(ctx context.Context, o outcome, cause error) ([]settlement, []outcome, error) {
-	retry := outcome{row: o.row, result: dispatch.Outcome{
+	retry := outcome{row: o.row, result: &dispatch.Outcome{
 		Kind:  dispatch.Retry,
 		Error: dispatch.CleanError("outcome " + o.result.Kind.String() + " could not be written: " + cause.Error()),
 		Delay: offenderDelay,

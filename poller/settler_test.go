@@ -80,7 +80,7 @@ func (b *settlerBench) complete() {
 }
 
 func (b *settlerBench) handle(id int64, kind dispatch.Kind) {
-	o := outcome{row: b.db.read(b.db.record(id)), result: dispatch.Outcome{Kind: kind, Delay: time.Hour}}
+	o := outcome{row: b.db.read(b.db.record(id)), result: &dispatch.Outcome{Kind: kind, Delay: time.Hour}}
 	b.added[id] = o
 	b.add(o)
 }

@@ -8,7 +8,7 @@ import (
 
 // statements is what the fetch loop asks the database, one statement at a time. A [session] answers it.
 type statements interface {
-	fetch(ctx context.Context, c *cursor, limit, maxBytes int) (page, error)
+	fetch(ctx context.Context, c *cursor, limit, maxBytes int, holdBack bool) (page, error)
 	fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (page, error)
 	fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error)
 	reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error)

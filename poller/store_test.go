@@ -14,16 +14,16 @@ import (
 
 func TestSortOut(t *testing.T) {
 	t.Parallel()
-	is := func(id int64, retryCount int32, o dispatch.Outcome) outcome {
+	is := func(id int64, retryCount int32, o *dispatch.Outcome) outcome {
 		return outcome{row: &row{id: id, retryCount: retryCount}, result: o}
 	}
 	t.Run("each kind goes to its statement", func(t *testing.T) {
 		t.Parallel()
 		m := sortOut([]outcome{
-			is(1, 0, dispatch.Outcome{Kind: dispatch.Published}),
-			is(2, 3, dispatch.Outcome{Kind: dispatch.Retry, Error: "no", Delay: time.Minute, Delivered: []string{"a"}, Dead: []string{"b", "c"}}),
-			is(3, 9, dispatch.Outcome{Kind: dispatch.Dead, Error: "never", Delivered: []string{"a"}, Dead: []string{"d"}}),
-			is(4, 1, dispatch.Outcome{Kind: dispatch.Published}),
+			is(1, 0, &dispatch.Outcome{Kind: dispatch.Published}),
+			is(2, 3, &dispatch.Outcome{Kind: dispatch.Retry, Error: "no", Delay: time.Minute, Delivered: []string{"a"}, Dead: []string{"b", "c"}}),
+			is(3, 9, &dispatch.Outcome{Kind: dispatch.Dead, Error: "never", Delivered: []string{"a"}, Dead: []string{"d"}}),
+			is(4, 1, &dispatch.Outcome{Kind: dispatch.Published}),
 		})
 		if !slices.Equal(m.published, []int64{1, 4}) {
 			t.Errorf("published %v", m.published)
@@ -45,7 +45,7 @@ func TestSortOut(t *testing.T) {
 		for delay, want := range map[time.Duration]int64{
 			-time.Second: 0, 0: 0, time.Microsecond: 1, maxDelay: maxDelay.Microseconds(), math.MaxInt64: maxDelay.Microseconds(),
 		} {
-			m := sortOut([]outcome{is(1, 0, dispatch.Outcome{Kind: dispatch.Retry, Delay: delay})})
+			m := sortOut([]outcome{is(1, 0, &dispatch.Outcome{Kind: dispatch.Retry, Delay: delay})})
 			if got := m.retries.DelaysUs[0]; got != want {
 				t.Errorf("%s becomes %d µs, want %d", delay, got, want)
 			}
@@ -62,7 +62,7 @@ func TestSortOutKeepsEveryOutcome(t *testing.T) {
 		var batch []outcome
 		deliveries := 0
 		for i, k := range kinds {
-			o := dispatch.Outcome{Kind: k, Delay: time.Duration(i) * time.Second}
+			o := &dispatch.Outcome{Kind: k, Delay: time.Duration(i) * time.Second}
 			if k != dispatch.Published {
 				o.Delivered, o.Dead = make([]string, rapid.IntRange(0, 2).Draw(t, "delivered")), make([]string, rapid.IntRange(0, 2).Draw(t, "dead"))
 			}

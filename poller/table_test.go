@@ -153,13 +153,14 @@ func (db *table) read(r *record) *row {
 	}
 }
 
-func (db *table) fetch(_ context.Context, c *cursor, limit, maxBytes int) (page, error) {
+func (db *table) fetch(_ context.Context, c *cursor, limit, maxBytes int, holdBack bool) (page, error) {
 	var p page
 	for _, r := range db.unpublished(c.watermark.low, c.position) {
 		p.below = append(p.below, r.id)
 	}
 	for _, r := range firstOf(db.unpublished(c.position, math.MaxInt64), limit) {
 		found := db.read(r)
+		found.blocked = found.blocked && holdBack
 		if db.handleable(found) && int64(len(r.payload)) <= share(limit, maxBytes) {
 			found.payload = r.payload
 		}

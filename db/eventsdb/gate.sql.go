@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const closeGate = `-- name: CloseGate :one
+const CloseGate = `-- name: CloseGate :one
 
 SELECT events.outbox_close_gate()::boolean AS closed
 `
@@ -17,18 +17,18 @@ SELECT events.outbox_close_gate()::boolean AS closed
 // The gate: while it is closed publishers notify, while it is open they need not. See migration 00009_gate.sql.
 // Waits up to 200 ms for the publishers that are silent to end; false: they have not.
 func (q *Queries) CloseGate(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, closeGate)
+	row := q.db.QueryRow(ctx, CloseGate)
 	var closed bool
 	err := row.Scan(&closed)
 	return closed, err
 }
 
-const openGate = `-- name: OpenGate :one
+const OpenGate = `-- name: OpenGate :one
 SELECT pg_advisory_unlock($1::int, 'events.outbox'::regclass::oid::int)
 `
 
 func (q *Queries) OpenGate(ctx context.Context, lockKey int32) (bool, error) {
-	row := q.db.QueryRow(ctx, openGate, lockKey)
+	row := q.db.QueryRow(ctx, OpenGate, lockKey)
 	var pg_advisory_unlock bool
 	err := row.Scan(&pg_advisory_unlock)
 	return pg_advisory_unlock, err

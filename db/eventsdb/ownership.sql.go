@@ -9,19 +9,19 @@ import (
 	"context"
 )
 
-const backendPID = `-- name: BackendPID :one
+const BackendPID = `-- name: BackendPID :one
 SELECT pg_backend_pid()
 `
 
 // The server's process behind this connection. A pooler tells its client another one when it connects.
 func (q *Queries) BackendPID(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, backendPID)
+	row := q.db.QueryRow(ctx, BackendPID)
 	var pg_backend_pid int32
 	err := row.Scan(&pg_backend_pid)
 	return pg_backend_pid, err
 }
 
-const ownerSession = `-- name: OwnerSession :one
+const OwnerSession = `-- name: OwnerSession :one
 SELECT a.pid::int AS pid, COALESCE(a.usename, '')::text AS user_name, COALESCE(a.application_name, '')::text AS application,
        COALESCE(host(a.client_addr), '')::text AS client,
        COALESCE(CASE WHEN starts_with(a.state, 'idle') THEN extract(epoch FROM clock_timestamp() - a.state_change) END, 0)::float8 AS idle_s,
@@ -54,7 +54,7 @@ type OwnerSessionRow struct {
 // may end. Another can hold the lock: a pooler's, that a worker has left. Only an idle session is idle: one that is sending a
 // large answer over a slow network is at work. A column of another role's session that this role may not see is NULL.
 func (q *Queries) OwnerSession(ctx context.Context, arg OwnerSessionParams) (OwnerSessionRow, error) {
-	row := q.db.QueryRow(ctx, ownerSession, arg.ApplicationPrefix, arg.LockKey)
+	row := q.db.QueryRow(ctx, OwnerSession, arg.ApplicationPrefix, arg.LockKey)
 	var i OwnerSessionRow
 	err := row.Scan(
 		&i.Pid,
@@ -68,18 +68,18 @@ func (q *Queries) OwnerSession(ctx context.Context, arg OwnerSessionParams) (Own
 	return i, err
 }
 
-const releaseOwnership = `-- name: ReleaseOwnership :one
+const ReleaseOwnership = `-- name: ReleaseOwnership :one
 SELECT pg_advisory_unlock($1::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int)
 `
 
 func (q *Queries) ReleaseOwnership(ctx context.Context, lockKey int32) (bool, error) {
-	row := q.db.QueryRow(ctx, releaseOwnership, lockKey)
+	row := q.db.QueryRow(ctx, ReleaseOwnership, lockKey)
 	var pg_advisory_unlock bool
 	err := row.Scan(&pg_advisory_unlock)
 	return pg_advisory_unlock, err
 }
 
-const sessionHere = `-- name: SessionHere :one
+const SessionHere = `-- name: SessionHere :one
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_stat_activity a
     WHERE a.pid = $1::int AND a.datname = current_database() AND starts_with(a.application_name, $2::text)
@@ -93,37 +93,37 @@ type SessionHereParams struct {
 
 // Whether a session of ours, known by its process, is one of this server and database.
 func (q *Queries) SessionHere(ctx context.Context, arg SessionHereParams) (bool, error) {
-	row := q.db.QueryRow(ctx, sessionHere, arg.Pid, arg.ApplicationPrefix)
+	row := q.db.QueryRow(ctx, SessionHere, arg.Pid, arg.ApplicationPrefix)
 	var here bool
 	err := row.Scan(&here)
 	return here, err
 }
 
-const sessionState = `-- name: SessionState :one
+const SessionState = `-- name: SessionState :one
 SELECT COALESCE((SELECT COALESCE(a.state, 'hidden') FROM pg_catalog.pg_stat_activity a WHERE a.pid = $1::int), 'gone')::text AS state
 `
 
 // What a session is doing by the server: active, idle, or gone. An owner that waits for an answer while its session is
 // idle has lost its connection.
 func (q *Queries) SessionState(ctx context.Context, pid int32) (string, error) {
-	row := q.db.QueryRow(ctx, sessionState, pid)
+	row := q.db.QueryRow(ctx, SessionState, pid)
 	var state string
 	err := row.Scan(&state)
 	return state, err
 }
 
-const terminateSession = `-- name: TerminateSession :one
+const TerminateSession = `-- name: TerminateSession :one
 SELECT pg_terminate_backend($1::int)
 `
 
 func (q *Queries) TerminateSession(ctx context.Context, pid int32) (bool, error) {
-	row := q.db.QueryRow(ctx, terminateSession, pid)
+	row := q.db.QueryRow(ctx, TerminateSession, pid)
 	var pg_terminate_backend bool
 	err := row.Scan(&pg_terminate_backend)
 	return pg_terminate_backend, err
 }
 
-const tryOwn = `-- name: TryOwn :one
+const TryOwn = `-- name: TryOwn :one
 
 SELECT pg_is_in_recovery() AS in_recovery, pg_backend_pid() AS pid,
        (CASE WHEN pg_is_in_recovery() THEN false
@@ -139,13 +139,13 @@ type TryOwnRow struct {
 // Who works: one owner per outbox, by a session advisory lock on (a constant, the table's OID).
 // Tries the owner's lock, never waiting (a waiting statement holds a snapshot), and never on a server in recovery.
 func (q *Queries) TryOwn(ctx context.Context, lockKey int32) (TryOwnRow, error) {
-	row := q.db.QueryRow(ctx, tryOwn, lockKey)
+	row := q.db.QueryRow(ctx, TryOwn, lockKey)
 	var i TryOwnRow
 	err := row.Scan(&i.InRecovery, &i.Pid, &i.Owned)
 	return i, err
 }
 
-const tuneSession = `-- name: TuneSession :one
+const TuneSession = `-- name: TuneSession :one
 SELECT set_config('plan_cache_mode', 'force_generic_plan', false) AS plan_cache_mode,
        set_config('enable_seqscan', 'off', false) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', false) AS enable_bitmapscan,
@@ -165,7 +165,7 @@ type TuneSessionRow struct {
 // once, for any parameters, perhaps while the table is empty and every plan looks as good, and read the index that each
 // names. Without sorting, an order comes from that index.
 func (q *Queries) TuneSession(ctx context.Context) (TuneSessionRow, error) {
-	row := q.db.QueryRow(ctx, tuneSession)
+	row := q.db.QueryRow(ctx, TuneSession)
 	var i TuneSessionRow
 	err := row.Scan(
 		&i.PlanCacheMode,

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 )
 
-const missingPrivileges = `-- name: MissingPrivileges :many
+const MissingPrivileges = `-- name: MissingPrivileges :many
 SELECT p.privilege::text
 FROM (VALUES
     ('SELECT ON events.outbox', has_table_privilege('events.outbox', 'SELECT')),
@@ -30,7 +30,7 @@ WHERE NOT p.granted
 
 // The worker's privileges that the current role lacks.
 func (q *Queries) MissingPrivileges(ctx context.Context) ([]string, error) {
-	rows, err := q.db.Query(ctx, missingPrivileges)
+	rows, err := q.db.Query(ctx, MissingPrivileges)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +49,7 @@ func (q *Queries) MissingPrivileges(ctx context.Context) ([]string, error) {
 	return items, nil
 }
 
-const notify = `-- name: Notify :exec
+const Notify = `-- name: Notify :exec
 SELECT pg_notify($1::text, $2::text)
 `
 
@@ -59,11 +59,11 @@ type NotifyParams struct {
 }
 
 func (q *Queries) Notify(ctx context.Context, arg NotifyParams) error {
-	_, err := q.db.Exec(ctx, notify, arg.Channel, arg.Payload)
+	_, err := q.db.Exec(ctx, Notify, arg.Channel, arg.Payload)
 	return err
 }
 
-const notifyMode = `-- name: NotifyMode :one
+const NotifyMode = `-- name: NotifyMode :one
 SELECT (CASE WHEN EXISTS (
     SELECT FROM pg_catalog.pg_trigger t
     WHERE t.tgrelid = 'events.outbox'::regclass AND t.tgname = 'outbox_notify' AND t.tgenabled IN ('O', 'A'))
@@ -72,13 +72,13 @@ SELECT (CASE WHEN EXISTS (
 
 // How publishers announce their events: gated, always, or off, also where somebody has switched the trigger off.
 func (q *Queries) NotifyMode(ctx context.Context) (string, error) {
-	row := q.db.QueryRow(ctx, notifyMode)
+	row := q.db.QueryRow(ctx, NotifyMode)
 	var column_1 string
 	err := row.Scan(&column_1)
 	return column_1, err
 }
 
-const schemaFacts = `-- name: SchemaFacts :one
+const SchemaFacts = `-- name: SchemaFacts :one
 SELECT events.outbox_schema_version()::int AS version,
        (SELECT m.namespace FROM events.outbox_meta m) AS namespace,
        pg_get_serial_sequence('events.outbox', 'id')::text AS sequence,
@@ -95,7 +95,7 @@ type SchemaFactsRow struct {
 }
 
 func (q *Queries) SchemaFacts(ctx context.Context) (SchemaFactsRow, error) {
-	row := q.db.QueryRow(ctx, schemaFacts)
+	row := q.db.QueryRow(ctx, SchemaFacts)
 	var i SchemaFactsRow
 	err := row.Scan(
 		&i.Version,
@@ -107,7 +107,7 @@ func (q *Queries) SchemaFacts(ctx context.Context) (SchemaFactsRow, error) {
 	return i, err
 }
 
-const schemaThere = `-- name: SchemaThere :one
+const SchemaThere = `-- name: SchemaThere :one
 
 SELECT (to_regprocedure('events.outbox_schema_version()') IS NOT NULL)::boolean AS versioned,
        (to_regclass('events.outbox') IS NOT NULL)::boolean AS table_there,
@@ -125,7 +125,7 @@ type SchemaThereRow struct {
 // What a worker asks about the database before it starts, and the signals that it sends.
 // Whether the schema tells its version, and whether there is a table at all.
 func (q *Queries) SchemaThere(ctx context.Context) (SchemaThereRow, error) {
-	row := q.db.QueryRow(ctx, schemaThere)
+	row := q.db.QueryRow(ctx, SchemaThere)
 	var i SchemaThereRow
 	err := row.Scan(
 		&i.Versioned,
@@ -136,11 +136,11 @@ func (q *Queries) SchemaThere(ctx context.Context) (SchemaThereRow, error) {
 	return i, err
 }
 
-const setNotify = `-- name: SetNotify :exec
+const SetNotify = `-- name: SetNotify :exec
 SELECT events.outbox_set_notify($1::text)
 `
 
 func (q *Queries) SetNotify(ctx context.Context, mode string) error {
-	_, err := q.db.Exec(ctx, setNotify, mode)
+	_, err := q.db.Exec(ctx, SetNotify, mode)
 	return err
 }

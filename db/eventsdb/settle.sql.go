@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-const markDeadBatch = `-- name: MarkDeadBatch :exec
+const MarkDeadBatch = `-- name: MarkDeadBatch :exec
 UPDATE events.outbox o
 SET retry_count = GREATEST(LEAST(o.retry_count, 2147483646) + 1, 10),
     last_error = r.last_error,
@@ -32,11 +32,11 @@ type MarkDeadBatchParams struct {
 
 // GREATEST: the specification finds a dead letter by retry_count >= 10. A count at the end of its type stays there.
 func (q *Queries) MarkDeadBatch(ctx context.Context, arg MarkDeadBatchParams) error {
-	_, err := q.db.Exec(ctx, markDeadBatch, arg.Ids, arg.RetryCounts, arg.LastErrors)
+	_, err := q.db.Exec(ctx, MarkDeadBatch, arg.Ids, arg.RetryCounts, arg.LastErrors)
 	return err
 }
 
-const markPublishedBatch = `-- name: MarkPublishedBatch :exec
+const MarkPublishedBatch = `-- name: MarkPublishedBatch :exec
 
 UPDATE events.outbox
 SET published_at = now()
@@ -51,11 +51,11 @@ WHERE id = ANY ((SELECT $1::bigint[])::bigint[]) AND COALESCE(published_at, 'inf
 // the planner takes such an index for nearly empty and reads all of it. And an array comes from a (SELECT), so that the
 // planner does not see how long it is: for a thousand ids it would rather read the whole of a table of medium size.
 func (q *Queries) MarkPublishedBatch(ctx context.Context, ids []int64) error {
-	_, err := q.db.Exec(ctx, markPublishedBatch, ids)
+	_, err := q.db.Exec(ctx, MarkPublishedBatch, ids)
 	return err
 }
 
-const markRetryBatch = `-- name: MarkRetryBatch :many
+const MarkRetryBatch = `-- name: MarkRetryBatch :many
 UPDATE events.outbox o
 SET retry_count = LEAST(o.retry_count, 2147483646) + 1,
     last_error = r.last_error,
@@ -84,7 +84,7 @@ type MarkRetryBatchRow struct {
 
 // Delays are in microseconds. A count at the end of its type stays there.
 func (q *Queries) MarkRetryBatch(ctx context.Context, arg MarkRetryBatchParams) ([]MarkRetryBatchRow, error) {
-	rows, err := q.db.Query(ctx, markRetryBatch,
+	rows, err := q.db.Query(ctx, MarkRetryBatch,
 		arg.Ids,
 		arg.RetryCounts,
 		arg.LastErrors,
@@ -108,7 +108,7 @@ func (q *Queries) MarkRetryBatch(ctx context.Context, arg MarkRetryBatchParams) 
 	return items, nil
 }
 
-const recordDeliveries = `-- name: RecordDeliveries :exec
+const RecordDeliveries = `-- name: RecordDeliveries :exec
 INSERT INTO events.outbox_delivery (outbox_id, subscriber, dead)
 SELECT r.outbox_id, r.subscriber, r.dead
 FROM (
@@ -128,6 +128,6 @@ type RecordDeliveriesParams struct {
 
 // The subscribers that are through with an event that failed in part. An event that was discarded meanwhile is skipped.
 func (q *Queries) RecordDeliveries(ctx context.Context, arg RecordDeliveriesParams) error {
-	_, err := q.db.Exec(ctx, recordDeliveries, arg.Ids, arg.Subscribers, arg.Dead)
+	_, err := q.db.Exec(ctx, RecordDeliveries, arg.Ids, arg.Subscribers, arg.Dead)
 	return err
 }

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const archiveOldOutboxEvents = `-- name: ArchiveOldOutboxEvents :execrows
+const ArchiveOldOutboxEvents = `-- name: ArchiveOldOutboxEvents :execrows
 DELETE FROM events.outbox
 WHERE published_at IS NOT NULL
   AND published_at < NOW() - $1::bigint * interval '1 microsecond'
@@ -18,14 +18,14 @@ WHERE published_at IS NOT NULL
 // Deletes what was published longer ago than the retention (specification: 30 days). Dead letters and
 // pending events are never deleted.
 func (q *Queries) ArchiveOldOutboxEvents(ctx context.Context, retentionUs int64) (int64, error) {
-	result, err := q.db.Exec(ctx, archiveOldOutboxEvents, retentionUs)
+	result, err := q.db.Exec(ctx, ArchiveOldOutboxEvents, retentionUs)
 	if err != nil {
 		return 0, err
 	}
 	return result.RowsAffected(), nil
 }
 
-const fetchUnpublishedBatch = `-- name: FetchUnpublishedBatch :many
+const FetchUnpublishedBatch = `-- name: FetchUnpublishedBatch :many
 
 SELECT id, aggregate_type, aggregate_id, event_type, payload, occurred_at, published_at, retry_count, last_error, next_retry_at
 FROM events.outbox
@@ -38,7 +38,7 @@ LIMIT $1::bigint
 // The specification's own queries, under its names.
 // The specification's fetch; its default limit is 50. Index: outbox_unpublished_idx.
 func (q *Queries) FetchUnpublishedBatch(ctx context.Context, batchSize int64) ([]Outbox, error) {
-	rows, err := q.db.Query(ctx, fetchUnpublishedBatch, batchSize)
+	rows, err := q.db.Query(ctx, FetchUnpublishedBatch, batchSize)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (q *Queries) FetchUnpublishedBatch(ctx context.Context, batchSize int64) ([
 	return items, nil
 }
 
-const markPublished = `-- name: MarkPublished :exec
+const MarkPublished = `-- name: MarkPublished :exec
 UPDATE events.outbox
 SET published_at = NOW()
 WHERE id = $1 AND published_at IS NULL
@@ -76,11 +76,11 @@ WHERE id = $1 AND published_at IS NULL
 
 // Index: outbox_pkey or outbox_unpublished_idx, which are as good here.
 func (q *Queries) MarkPublished(ctx context.Context, id int64) error {
-	_, err := q.db.Exec(ctx, markPublished, id)
+	_, err := q.db.Exec(ctx, MarkPublished, id)
 	return err
 }
 
-const markRetry = `-- name: MarkRetry :exec
+const MarkRetry = `-- name: MarkRetry :exec
 UPDATE events.outbox
 SET retry_count = retry_count + 1,
     last_error = $1::text,
@@ -96,6 +96,6 @@ type MarkRetryParams struct {
 
 // The delay is in microseconds; the clock is the database's. Index: as MarkPublished.
 func (q *Queries) MarkRetry(ctx context.Context, arg MarkRetryParams) error {
-	_, err := q.db.Exec(ctx, markRetry, arg.LastError, arg.DelayUs, arg.ID)
+	_, err := q.db.Exec(ctx, MarkRetry, arg.LastError, arg.DelayUs, arg.ID)
 	return err
 }

@@ -9,7 +9,7 @@ import (
 	"context"
 )
 
-const countFailed = `-- name: CountFailed :one
+const CountFailed = `-- name: CountFailed :one
 SELECT (SELECT count(*) FROM (
             SELECT FROM events.outbox d
             WHERE d.published_at IS NULL AND d.next_retry_at <= now()
@@ -36,13 +36,13 @@ type CountFailedRow struct {
 // The events in retry, those of them that are due, and the dead letters. The order asks for the one index that has it, where
 // the planner might prefer to filter all unpublished events; an = would make the order void. Index: outbox_retry_due_idx.
 func (q *Queries) CountFailed(ctx context.Context, bound int64) (CountFailedRow, error) {
-	row := q.db.QueryRow(ctx, countFailed, bound)
+	row := q.db.QueryRow(ctx, CountFailed, bound)
 	var i CountFailedRow
 	err := row.Scan(&i.Due, &i.Retrying, &i.Dead)
 	return i, err
 }
 
-const countPublished = `-- name: CountPublished :one
+const CountPublished = `-- name: CountPublished :one
 SELECT count(*) AS scanned,
        COALESCE(min(w.id), 0)::bigint AS lowest,
        count(*) FILTER (WHERE w.published_at > now() - interval '1 minute') AS last_minute,
@@ -76,7 +76,7 @@ type CountPublishedRow struct {
 // published in about the order of their ids: where an event from before the window was met, those
 // below it hardly matter. Index: outbox_pkey, backward.
 func (q *Queries) CountPublished(ctx context.Context, arg CountPublishedParams) (CountPublishedRow, error) {
-	row := q.db.QueryRow(ctx, countPublished, arg.Below, arg.Bound)
+	row := q.db.QueryRow(ctx, CountPublished, arg.Below, arg.Bound)
 	var i CountPublishedRow
 	err := row.Scan(
 		&i.Scanned,
@@ -89,7 +89,7 @@ func (q *Queries) CountPublished(ctx context.Context, arg CountPublishedParams) 
 	return i, err
 }
 
-const countUnfailed = `-- name: CountUnfailed :one
+const CountUnfailed = `-- name: CountUnfailed :one
 SELECT count(*) AS scanned,
        count(*) FILTER (WHERE w.next_retry_at IS NULL) AS pending
 FROM (
@@ -109,13 +109,13 @@ type CountUnfailedRow struct {
 // The events that have never failed and are not published, among the newest unpublished ones. Index:
 // outbox_unpublished_idx, backward.
 func (q *Queries) CountUnfailed(ctx context.Context, bound int64) (CountUnfailedRow, error) {
-	row := q.db.QueryRow(ctx, countUnfailed, bound)
+	row := q.db.QueryRow(ctx, CountUnfailed, bound)
 	var i CountUnfailedRow
 	err := row.Scan(&i.Scanned, &i.Pending)
 	return i, err
 }
 
-const oldestUnfailed = `-- name: OldestUnfailed :one
+const OldestUnfailed = `-- name: OldestUnfailed :one
 SELECT w.id, extract(epoch FROM now() - w.occurred_at)::float8 AS age_s
 FROM (
     SELECT o.id, o.occurred_at, o.next_retry_at
@@ -137,24 +137,24 @@ type OldestUnfailedRow struct {
 // The first event that has never failed and is not published, among the oldest unpublished ones; not one whose
 // occurred_at is infinity, which has no age. Index: outbox_unpublished_idx.
 func (q *Queries) OldestUnfailed(ctx context.Context, bound int64) (OldestUnfailedRow, error) {
-	row := q.db.QueryRow(ctx, oldestUnfailed, bound)
+	row := q.db.QueryRow(ctx, OldestUnfailed, bound)
 	var i OldestUnfailedRow
 	err := row.Scan(&i.ID, &i.AgeS)
 	return i, err
 }
 
-const schemaVersion = `-- name: SchemaVersion :one
+const SchemaVersion = `-- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version
 `
 
 func (q *Queries) SchemaVersion(ctx context.Context) (int32, error) {
-	row := q.db.QueryRow(ctx, schemaVersion)
+	row := q.db.QueryRow(ctx, SchemaVersion)
 	var version int32
 	err := row.Scan(&version)
 	return version, err
 }
 
-const tuneTransaction = `-- name: TuneTransaction :one
+const TuneTransaction = `-- name: TuneTransaction :one
 
 SELECT set_config('enable_seqscan', 'off', true) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', true) AS enable_bitmapscan,
@@ -174,7 +174,7 @@ type TuneTransactionRow struct {
 // Settings of one transaction (a pooler hands the session to somebody else): the index that each query names is read
 // whatever the statistics say. TuneSession's, without the generic plans, since each query runs once.
 func (q *Queries) TuneTransaction(ctx context.Context) (TuneTransactionRow, error) {
-	row := q.db.QueryRow(ctx, tuneTransaction)
+	row := q.db.QueryRow(ctx, TuneTransaction)
 	var i TuneTransactionRow
 	err := row.Scan(
 		&i.EnableSeqscan,
@@ -185,7 +185,7 @@ func (q *Queries) TuneTransaction(ctx context.Context) (TuneTransactionRow, erro
 	return i, err
 }
 
-const workerSessions = `-- name: WorkerSessions :one
+const WorkerSessions = `-- name: WorkerSessions :one
 SELECT count(*) FILTER (WHERE starts_with(a.application_name, $1::text)) AS owners_and_standbys,
        count(*) FILTER (WHERE starts_with(a.application_name, $2::text)) AS listeners
 FROM pg_catalog.pg_stat_activity a
@@ -204,7 +204,7 @@ type WorkerSessionsRow struct {
 
 // The sessions of workers: those that own the outbox or try to, and those that listen.
 func (q *Queries) WorkerSessions(ctx context.Context, arg WorkerSessionsParams) (WorkerSessionsRow, error) {
-	row := q.db.QueryRow(ctx, workerSessions, arg.OwnerPrefix, arg.ListenerPrefix)
+	row := q.db.QueryRow(ctx, WorkerSessions, arg.OwnerPrefix, arg.ListenerPrefix)
 	var i WorkerSessionsRow
 	err := row.Scan(&i.OwnersAndStandbys, &i.Listeners)
 	return i, err
