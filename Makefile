@@ -3,14 +3,17 @@
 
 FOR     ?= 20s
 MATRIX  ?= 15 18
+STRESS  ?= 5m
 BENCH   ?= .
+COUNT   ?= 1
+ROUNDS  ?= 3
 PACKAGES = ./...
 # The tools have a module of their own, so that embedders do not inherit what they need. Without cgo
 # sqlc builds in a quarter of the time.
 TOOL     = CGO_ENABLED=0 go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test/race test/matrix bench lint fmt generate generate/check build
+.PHONY: help demo test test/race test/matrix test/peers stress bench bench/report bench/peers lint fmt generate generate/check build
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z\/]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,12 +33,26 @@ test/matrix: ## run all tests on several versions of PostgreSQL (MATRIX="15 18")
 		OUTBOX_PG_VERSION=$$version go test -count=1 -timeout 10m $(PACKAGES) || exit 1; \
 	done
 
-bench: ## run the benchmarks (BENCH=Latency)
-	go test -run '^$$' -bench '$(BENCH)' -benchmem ./bench/...
+test/peers: ## check that the libraries that are measured beside it still work
+	cd bench/peers && go test -timeout 5m ./...
+
+stress: ## look for lost wake-ups, for minutes (STRESS=5m)
+	go test ./poller -run TestGateStress -v -timeout 0 -args -stress $(STRESS)
+
+bench: ## measure, in lines for benchstat; about 10 minutes (BENCH=Latency COUNT=10)
+	go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -count $(COUNT) -timeout 0 ./bench
+
+bench/report: ## measure, and write bench/RESULTS.md with its charts
+	OUTBOX_BENCH_REPORT=. OUTBOX_BENCH_COMMAND='make bench/report$(if $(filter-out .,$(BENCH)), BENCH=$(BENCH))' \
+		go test -run '^$$' -bench '$(BENCH)' -benchtime 1x -timeout 0 ./bench
+
+bench/peers: ## measure other libraries beside it, in a module of its own (BENCH=Latency ROUNDS=3)
+	cd bench/peers && go test -run '^$$' -bench '$(BENCH)' -timeout 0 . -args -rounds=$(ROUNDS)
 
 lint: ## vet, staticcheck, gofumpt
 	go vet $(PACKAGES)
 	$(TOOL) staticcheck $(PACKAGES)
+	cd bench/peers && go vet ./... && CGO_ENABLED=0 go tool -modfile=../../tools/go.mod staticcheck ./...
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "gofumpt would change:"; echo "$$unformatted"; exit 1; fi
 

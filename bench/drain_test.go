@@ -3,154 +3,55 @@ package bench
 import (
 	"context"
 	"fmt"
-	"sync"
-	"sync/atomic"
+	"strings"
 	"testing"
-	"time"
 
-	"github.com/jackc/pgx/v5"
-
-	outbox "github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/internal/measure"
 )
 
-const (
-	// drainEvents is the backlog.
-	drainEvents = 100_000
-	// floorPage and floorSettlers are the best of a bare loop: more of either gained nothing.
-	floorPage     = 1000
-	floorSettlers = 2
-)
+// drains vary one thing at a time: the length of the backlog, the number of aggregates, the payload.
+var drains = []measure.Drain{
+	{Events: 10_000, Aggregates: 100_000, Bytes: 20, Repeat: 5},
+	{Events: 100_000, Aggregates: 100_000, Bytes: 20, Repeat: 3},
+	{Events: 1_000_000, Aggregates: 100_000, Bytes: 20},
+	{Events: 100_000, Aggregates: 100, Bytes: 20},
+	{Events: 100_000, Aggregates: 1, Bytes: 20},
+	{Events: 10_000, Aggregates: 100_000, Bytes: 800, Repeat: 5},
+	{Events: 100_000, Aggregates: 100_000, Bytes: 800, Repeat: 3},
+	{Events: 100_000, Aggregates: 100, Bytes: 800},
+	{Events: 20_000, Aggregates: 100_000, Bytes: 8192},
+}
+
+// hindered are drains of a table with many published events, while another session keeps PostgreSQL from cleaning up.
+var hindered = []measure.HinderedDrain{
+	{Drain: measure.Drain{Events: 100_000, Aggregates: 100_000, Bytes: 20}, Published: 1_000_000, Hindrance: measure.HeldSnapshot},
+	{Drain: measure.Drain{Events: 100_000, Aggregates: 100_000, Bytes: 20}, Published: 1_000_000, Hindrance: measure.OpenWriter},
+}
 
 // BenchmarkDrain measures how fast a backlog is worked off: see the package's documentation.
 func BenchmarkDrain(b *testing.B) {
-	for _, bytes := range []int{20, 800} {
-		for _, aggregates := range []int{1, 100, 100_000} {
-			b.Run(fmt.Sprintf("bytes=%d/aggregates=%d", bytes, aggregates), func(b *testing.B) {
-				compareDrains(b, aggregates, bytes)
-			})
-		}
+	for _, d := range drains {
+		b.Run(fmt.Sprintf("bytes=%d/aggregates=%d/events=%d", d.Bytes, d.Aggregates, d.Events), func(b *testing.B) { drain(b, d.Run) })
+	}
+	for _, d := range hindered {
+		b.Run(fmt.Sprintf("published=%d/%s", d.Published, strings.ReplaceAll(string(d.Hindrance), " ", "-")), func(b *testing.B) { drain(b, d.Run) })
 	}
 }
 
-func compareDrains(b *testing.B, aggregates, bytes int) {
-	var worker, floor time.Duration
-	rounds := 0
-	for b.Loop() {
-		floor += drained(b, aggregates, bytes, drainByLoop)
-		worker += drained(b, aggregates, bytes, drainByWorker)
-		rounds++
-	}
-	total := float64(rounds * drainEvents)
-	b.ReportMetric(total/worker.Seconds(), "events/s")
-	b.ReportMetric(total/floor.Seconds(), "floor-events/s")
-	b.ReportMetric(floor.Seconds()/worker.Seconds(), "ratio")
-}
-
-// drained measures one drain of a fresh database.
-func drained(b *testing.B, aggregates, bytes int, drain func(*testing.B, *database) time.Duration) time.Duration {
+func drain(b *testing.B, run func(context.Context, *measure.Server) (measure.Drained, error)) {
 	b.Helper()
-	db, drop := newDatabase(b)
-	defer drop()
-	db.preload(b, drainEvents, aggregates, bytes)
-	took := drain(b, db)
-	if n := db.unpublished(b); n != 0 {
-		b.Fatalf("%d events were left unpublished", n)
-	}
-	return took
-}
-
-// drainByWorker returns the time from the first event handled until the last one is settled.
-func drainByWorker(b *testing.B, db *database) time.Duration {
-	b.Helper()
-	var handled atomic.Int64
-	var began atomic.Pointer[time.Time]
-	w, stop := startWorker(b, db.url, func(context.Context, *outbox.Event) error {
-		if handled.Add(1) == 1 {
-			now := time.Now()
-			began.Store(&now)
+	server, _ := shared.open(b)
+	var last measure.Drained
+	rounds(b, func(ctx context.Context) (m metrics, err error) {
+		if last, err = run(ctx, server); err != nil {
+			return nil, err
 		}
-		return nil
+		m = metrics{}
+		m.compare("events/s", last.Worker, last.Floor)
+		if last.Hindrance != "" {
+			m["free-events/s"], m["ratio-free"] = last.Free, last.RatioFree()
+		}
+		return m, nil
 	})
-	waitIdle(b, w, func() bool { return handled.Load() >= drainEvents && began.Load() != nil })
-	took := time.Since(*began.Load())
-	stop()
-	if n := handled.Load(); n != drainEvents {
-		b.Errorf("%d events were handled %d times", drainEvents, n)
-	}
-	return took
-}
-
-// drainByLoop is the floor: one connection fetches pages, two others mark them as published.
-func drainByLoop(b *testing.B, db *database) time.Duration {
-	b.Helper()
-	ctx, cancel := context.WithCancel(b.Context())
-	defer cancel()
-	pages := make(chan []int64, floorSettlers)
-	var settling sync.WaitGroup
-	errs := make(chan error, floorSettlers)
-	for range floorSettlers {
-		conn := db.connect(b)
-		settling.Go(func() {
-			if err := settlePages(ctx, conn, pages); err != nil {
-				errs <- err
-				cancel()
-			}
-		})
-	}
-	var began time.Time
-	_, err := fetchPages(ctx, db.connect(b), func(page []int64) bool {
-		if began.IsZero() {
-			began = time.Now()
-		}
-		select {
-		case pages <- page:
-			return true
-		case <-ctx.Done():
-			return false
-		}
-	})
-	close(pages)
-	settling.Wait()
-	took := time.Since(began)
-	select {
-	case err = <-errs:
-	default:
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
-	return took
-}
-
-// fetchPages reads all unpublished events in pages, in id order, as far as use wants them.
-func fetchPages(ctx context.Context, conn *pgx.Conn, use func(ids []int64) bool) (n int, err error) {
-	var last int64
-	for {
-		rows, err := conn.Query(ctx, `
-			SELECT id, aggregate_type, aggregate_id, event_type, payload, occurred_at FROM events.outbox
-			WHERE published_at IS NULL AND id > $1 ORDER BY id LIMIT $2`, last, floorPage)
-		if err != nil {
-			return n, err
-		}
-		page := make([]int64, 0, floorPage)
-		var e outbox.Event
-		_, err = pgx.ForEachRow(rows, []any{&e.ID, &e.AggregateType, &e.AggregateID, &e.Type, &e.Data, &e.OccurredAt}, func() error {
-			page = append(page, e.ID)
-			return nil
-		})
-		n += len(page)
-		if err != nil || len(page) == 0 || !use(page) {
-			return n, err
-		}
-		last = page[len(page)-1]
-	}
-}
-
-func settlePages(ctx context.Context, conn *pgx.Conn, pages <-chan []int64) error {
-	for page := range pages {
-		if _, err := conn.Exec(ctx, "UPDATE events.outbox SET published_at = now() WHERE id = ANY ($1)", page); err != nil {
-			return err
-		}
-	}
-	return nil
+	collected.Drain = append(collected.Drain, last)
 }

@@ -9,8 +9,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if url := os.Getenv(memoryChildVariable); url != "" {
-		os.Exit(memoryChild(url))
+	if task := os.Getenv(childTask); task != "" {
+		os.Exit(child(task))
 	}
 	os.Exit(run(m))
 }
@@ -24,7 +24,13 @@ func run(m *testing.M) (code int) {
 				code = max(code, 1)
 			}
 		}()
-		code = m.Run()
+		if code = m.Run(); code != 0 {
+			return
+		}
+		if err := writeReport(); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+			code = 1
+		}
 	}()
 	if code != 0 {
 		return code

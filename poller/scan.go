@@ -22,7 +22,11 @@ func (sc *scanner) read(answer pgx.Rows, expected int, below *[]int64) ([]*row, 
 		r       row
 		kind    int32
 		columns = []any{
-			&r.id, name{sc, &r.aggregate.Type}, (*id)(&r.aggregate.ID), name{sc, &r.eventType}, (*[]byte)(&r.payload),
+			&r.id,
+			name{sc, &r.aggregate.Type},
+			(*id)(&r.aggregate.ID),
+			name{sc, &r.eventType},
+			(*[]byte)(&r.payload),
 			&r.occurredAt, &r.retryCount, &kind, &r.blocked,
 		}
 	)

@@ -89,6 +89,7 @@ the commit outbox delivers it, within about a millisecond, at least once, in ord
 		newRunCommand(a),
 		newPublishCommand(a),
 		newStatusCommand(a),
+		newBenchCommand(a),
 		newDemoCommand(a),
 		newVersionCommand(a),
 	)

@@ -364,7 +364,7 @@ func TestEnvironment(t *testing.T) {
 		})
 		slices.Sort(excluded)
 		want := []string{
-			"demo --database-url", "demo --for", "demo --rate", "migrate down --all", "migrate down --yes",
+			"bench --for", "bench --html", "demo --database-url", "demo --for", "demo --rate", "migrate down --all", "migrate down --yes",
 			"publish --aggregate-id", "publish --aggregate-type", "publish --causation-id", "publish --correlation-id",
 			"publish --data", "publish --type", "publish --version",
 		}

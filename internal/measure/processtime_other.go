@@ -1,0 +1,7 @@
+//go:build !unix
+
+package measure
+
+import "time"
+
+func processTime() time.Duration { return -1 }
