@@ -67,6 +67,11 @@ type Config struct {
 	// DegradedPollInterval is the same while notifications are known not to arrive. Defaults to 250 ms, or PollInterval
 	// if that is shorter.
 	DegradedPollInterval time.Duration
+	// DurableMarks has the worker wait until the disk has what says that events are published. By default it does not: a crash
+	// of the database server, as against one of the worker, then repeats the deliveries of its last fraction of a second
+	// (three times wal_writer_delay, PostgreSQL manual, "Asynchronous Commit"), and nothing is lost. Failed
+	// attempts are always written to the disk.
+	DurableMarks bool
 	// ConnectTimeout bounds the first connection, and each later attempt. Defaults to 10 s.
 	ConnectTimeout time.Duration
 
@@ -116,6 +121,7 @@ func (c Config) poller() poller.Config {
 		MaxBatchBytes:        c.MaxBatchBytes,
 		Concurrency:          c.Concurrency,
 		LaneCap:              c.LaneCap,
+		DurableMarks:         c.DurableMarks,
 		PollInterval:         c.PollInterval,
 		DegradedPollInterval: c.DegradedPollInterval,
 		ShutdownGrace:        c.ShutdownGrace,

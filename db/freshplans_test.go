@@ -27,7 +27,7 @@ func TestFreshPlans(t *testing.T) {
 	// More often than PostgreSQL takes to decide for a plan that it keeps, on a table of one page.
 	for range 10 {
 		for _, q := range []*eventsdb.Queries{prepared, fresh} {
-			if err := q.MarkPublishedBatch(t.Context(), []int64{insert(1)}); err != nil {
+			if err := q.MarkPublishedBatch(t.Context(), eventsdb.MarkPublishedBatchParams{Ids: []int64{insert(1)}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -45,7 +45,7 @@ func TestFreshPlans(t *testing.T) {
 		{"a fresh plan reads the index", fresh, false},
 	} {
 		before := scans()
-		if err := c.q.MarkPublishedBatch(t.Context(), []int64{last, last - 1}); err != nil {
+		if err := c.q.MarkPublishedBatch(t.Context(), eventsdb.MarkPublishedBatchParams{Ids: []int64{last, last - 1}}); err != nil {
 			t.Fatal(err)
 		}
 		if scanned := scans() > before; scanned != c.scans {

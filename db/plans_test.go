@@ -110,7 +110,7 @@ var ofOwner = []question{
 // ofPool are the queries of pooled sessions, with settings that are not ours.
 var ofPool = []question{
 	{"MarkPublishedBatch", func(ctx context.Context, q *eventsdb.Queries, from int) error {
-		return q.MarkPublishedBatch(ctx, ids(from, batch))
+		return q.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: ids(from, batch)})
 	}, []string{"outbox_pkey"}, 8 * batch},
 	{"MarkRetryBatch", func(ctx context.Context, q *eventsdb.Queries, from int) error {
 		return ignored(q.MarkRetryBatch(ctx, eventsdb.MarkRetryBatchParams{

@@ -536,11 +536,11 @@ func TestMarkPublishedBatch(t *testing.T) {
 	published := add(t, d.Pool, 1, "published_at = '2026-01-01'")
 	pending, failed, other := add(t, d.Pool, 1, isPending), add(t, d.Pool, 2, isWaiting), add(t, d.Pool, 3, isPending)
 	for range 2 { // an unknown commit is settled twice
-		if err := queries.MarkPublishedBatch(t.Context(), []int64{failed, pending, published, 4711}); err != nil {
+		if err := queries.MarkPublishedBatch(t.Context(), eventsdb.MarkPublishedBatchParams{Ids: []int64{failed, pending, published, 4711}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := queries.MarkPublishedBatch(t.Context(), nil); err != nil {
+	if err := queries.MarkPublishedBatch(t.Context(), eventsdb.MarkPublishedBatchParams{Durable: true}); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
 	for id, want := range map[int64]string{
@@ -550,6 +550,39 @@ func TestMarkPublishedBatch(t *testing.T) {
 		if !value[bool](t, d.Pool, "SELECT "+want+" FROM events.outbox WHERE id = $1", id) {
 			t.Errorf("event %d: not %s", id, want)
 		}
+	}
+}
+
+// TestMarkPublishedBatchAndTheDisk has commits that wait for the disk wait for a standby too, which is not there.
+func TestMarkPublishedBatchAndTheDisk(t *testing.T) {
+	t.Parallel()
+	d := pgtest.DatabaseOn(t, pgtest.Cluster(t))
+	session := d.Connect(t)
+	id := add(t, d.Pool, 1, isPending)
+	exec(t, d.Pool, "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
+	for value[string](t, session, "SHOW synchronous_standby_names") != "ghost" {
+		time.Sleep(time.Millisecond)
+	}
+	mark := func(durable bool) error {
+		return eventsdb.New(session).MarkPublishedBatch(context.Background(), eventsdb.MarkPublishedBatchParams{Ids: []int64{id}, Durable: durable})
+	}
+	if err := mark(false); err != nil { // else it would wait for ever
+		t.Fatal(err)
+	}
+	if got := value[string](t, session, "SHOW synchronous_commit"); got != "on" {
+		t.Errorf("after that synchronous_commit is %s in the session", got)
+	}
+	marked := make(chan error, 1)
+	exec(t, session, "SET synchronous_commit = off", "INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')", "SET synchronous_commit = on")
+	id = value[int64](t, session, "SELECT max(id) FROM events.outbox")
+	pid := session.PgConn().PID()
+	go func() { marked <- mark(true) }()
+	for value[int](t, d.Pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(pid)) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	exec(t, d.Pool, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	if err := <-marked; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -152,7 +152,9 @@ func TestRoles(t *testing.T) {
 		"FetchUnpublishedBatch": func() error { return ignored(queries.FetchUnpublishedBatch(ctx, 50)) },
 		"MarkPublished":         func() error { return queries.MarkPublished(ctx, publish()) },
 		"MarkRetry":             func() error { return queries.MarkRetry(ctx, eventsdb.MarkRetryParams{ID: publish()}) },
-		"MarkPublishedBatch":    func() error { return queries.MarkPublishedBatch(ctx, []int64{publish()}) },
+		"MarkPublishedBatch": func() error {
+			return queries.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: []int64{publish()}})
+		},
 		"MarkRetryBatch": func() error {
 			return ignored(queries.MarkRetryBatch(ctx, eventsdb.MarkRetryBatchParams{
 				Ids: []int64{publish()}, RetryCounts: []int32{0}, LastErrors: []string{"failed"}, DelaysUs: []int64{0},

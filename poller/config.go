@@ -70,6 +70,9 @@ type Config struct {
 	LaneCap int
 	// PollInterval and DegradedPollInterval are the fallback's two speeds.
 	PollInterval, DegradedPollInterval time.Duration
+	// DurableMarks has a batch of successes wait for the database's disk. Without it a crash of the server (not of a session)
+	// repeats the deliveries of up to three times its wal_writer_delay, 0.6 s.
+	DurableMarks bool
 	// ShutdownGrace is how long handlers may go on after Run's context has ended; then their contexts are cancelled.
 	ShutdownGrace time.Duration
 	// Log takes changes of state and faults.

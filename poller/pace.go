@@ -14,8 +14,9 @@ type pace struct {
 	next   time.Time // when to look, while publishers may be silent
 	rest   time.Duration
 
-	began time.Time // of the window
-	count int       // in the window: announcements while closed, events while open
+	began     time.Time // of the window
+	count     int       // in the window: announcements while closed, events while open
+	contended int       // readings that saw publishers wait for one another, less those that did not
 }
 
 // paceLimits are the numbers of a pace.
@@ -31,20 +32,26 @@ type paceLimits struct {
 	look, lookAtMost time.Duration
 }
 
-// defaultPace opens at 400 announcements a second and closes below 200 events. Up to there a worker
+// defaultPace opens at 800 announcements a second and closes below 400 events. Up to there a worker
 // that is woken costs less than one that looks, and is faster.
 var defaultPace = paceLimits{
-	openAt: 16, openWithin: 40 * time.Millisecond,
-	keepAt: 20, keepWithin: 100 * time.Millisecond,
-	look: 2 * time.Millisecond, lookAtMost: 250 * time.Millisecond,
+	openAt: 16, openWithin: 20 * time.Millisecond,
+	keepAt: 20, keepWithin: 50 * time.Millisecond,
+	look: time.Millisecond, lookAtMost: 250 * time.Millisecond,
 }
 
-// contention is how many publishers wait for one another's announcements where it pays to have none, however few they are:
-// on a disk that flushes slowly announcements never come fast.
-const contention = 2
-
-// lookShare bounds what looking costs: after one it rests for so many times as long as that took.
-const lookShare = 5
+const (
+	// contention is how many publishers wait for one another's announcements where it pays to have none, however few those
+	// are: on a disk that flushes slowly they never come fast. It pays if that is seen more often than
+	// not, contentionSeen times more.
+	contention     = 2
+	contentionSeen = 4
+	// lookShare bounds what looking costs: after one it rests for so many times as long as that took; and longer after
+	// one that found more than a few events, since then there is a throughput to think of.
+	lookShare     = 2
+	lookShareBusy = 6
+	busy          = 4
+)
 
 // announced takes in that so many announcements came.
 func (p *pace) announced(now time.Time, n int) {
@@ -61,7 +68,9 @@ func (p *pace) announced(now time.Time, n int) {
 
 // waiting takes in that so many publishers are waiting to announce.
 func (p *pace) waiting(now time.Time, publishers int) {
-	if publishers >= contention && !p.open {
+	if publishers < contention {
+		p.contended = max(0, p.contended-1)
+	} else if p.contended++; p.contended >= contentionSeen && !p.open {
 		p.set(now, true)
 	}
 }
@@ -79,7 +88,11 @@ func (p *pace) fetched(began, now time.Time, events int) {
 	} else {
 		p.rest = min(max(p.limits.look, 2*p.rest), p.limits.lookAtMost)
 	}
-	p.next = now.Add(max(p.rest, lookShare*now.Sub(began)))
+	share := time.Duration(lookShare)
+	if events > busy {
+		share = lookShareBusy
+	}
+	p.next = now.Add(max(p.rest, share*now.Sub(began)))
 }
 
 // lookSoon has the next look come soon: something has changed with the gate.
@@ -92,5 +105,5 @@ func (p *pace) lookSoon(now time.Time) {
 
 // set begins a window.
 func (p *pace) set(now time.Time, open bool) {
-	p.open, p.began, p.count = open, now, 0
+	p.open, p.began, p.count, p.contended = open, now, 0, 0
 }

@@ -40,20 +40,26 @@ func TestPace(t *testing.T) {
 			t.Error("closed")
 		}
 	})
-	t.Run("so do publishers that wait for one another, however few", func(t *testing.T) {
+	t.Run("so do publishers that wait for one another more often than not, however few", func(t *testing.T) {
 		t.Parallel()
 		p := pace{limits: l}
-		if p.waiting(start, contention-1); p.open {
-			t.Error("one publisher alone waits for nobody")
+		for range 100 { // as often as not
+			p.waiting(start, contention)
+			p.waiting(start, contention-1)
 		}
-		if p.waiting(start, contention); !p.open {
+		if p.open {
+			t.Error("open although they mostly do not wait")
+		}
+		for range contentionSeen {
+			p.waiting(start, contention)
+		}
+		if !p.open {
 			t.Error("closed")
 		}
 	})
 	t.Run("it stays open while looks find enough, and closes when they do not", func(t *testing.T) {
 		t.Parallel()
-		p := pace{limits: l}
-		p.waiting(start, contention)
+		p := pace{limits: l, open: true, began: start}
 		now := start
 		for range 500 { // five hundred looks of an event each
 			now = now.Add(l.keepWithin / time.Duration(l.keepAt+1))
@@ -69,15 +75,16 @@ func TestPace(t *testing.T) {
 	})
 	t.Run("while it is open it looks again and again, and rests longer after a slow look", func(t *testing.T) {
 		t.Parallel()
-		p := pace{limits: l}
-		p.waiting(start, contention)
+		p := pace{limits: l, open: true, began: start}
 		for range 3 {
 			if p.fetched(start, start, 0); p.next.Sub(start) != l.look {
 				t.Errorf("the next look is in %s, want %s", p.next.Sub(start), l.look)
 			}
 		}
-		if p.fetched(start, start.Add(l.look), 1); p.next.Sub(start) != (1+lookShare)*l.look {
-			t.Errorf("after a slow look the next is in %s", p.next.Sub(start))
+		for events, share := range map[int]time.Duration{1: lookShare, busy + 1: lookShareBusy} {
+			if p.fetched(start, start.Add(l.look), events); p.next.Sub(start) != (1+share)*l.look {
+				t.Errorf("after a slow look that found %d events the next is in %s", events, p.next.Sub(start))
+			}
 		}
 	})
 	t.Run("while it is closing it looks ever less often, until something has changed or was found", func(t *testing.T) {

@@ -84,7 +84,7 @@ func New(cfg Config) (*Poller, error) {
 		started: make(chan struct{}),
 		pace:    defaultPace,
 	}
-	st := &store{pool: cfg.Pool}
+	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks}
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
 		connect: cfg.Connect, log: cfg.Log,

@@ -16,7 +16,8 @@ import (
 
 // store writes outcomes through the pool.
 type store struct {
-	pool *pgxpool.Pool
+	pool    *pgxpool.Pool
+	durable bool // [Config.DurableMarks]
 }
 
 // settleTimeout bounds one write. It is long: a disk that flushes slowly is no reason to settle twice.
@@ -31,9 +32,9 @@ func (st *store) settle(ctx context.Context, batch []outcome) ([]settlement, err
 	defer cancel()
 	marks := sortOut(batch)
 	began := time.Now()
-	retried, err := marks.write(ctx, st.pool)
+	retried, err := marks.write(ctx, st)
 	if sqlState(err) == cachedPlanChanged {
-		retried, err = marks.write(ctx, st.pool)
+		retried, err = marks.write(ctx, st)
 	}
 	if sqlState(err) == readOnlyTransaction {
 		st.pool.Reset() // a failover: the pool's connections lead to what is a standby now
@@ -84,15 +85,16 @@ func (m *marks) deliver(id int64, subscribers []string, dead bool) {
 	}
 }
 
-// write runs the statements and returns the rows that became retries.
-func (m *marks) write(ctx context.Context, pool *pgxpool.Pool) (retried []eventsdb.MarkRetryBatchRow, err error) {
+// write runs the statements and returns the rows that became retries. Failures are always durable: they are few, and an
+// attempt that counts must not be forgotten.
+func (m *marks) write(ctx context.Context, st *store) (retried []eventsdb.MarkRetryBatchRow, err error) {
 	if len(m.published) == len(m.batch) { // the common case: one statement, one round trip
-		return nil, eventsdb.New(db.FreshPlans(pool)).MarkPublishedBatch(ctx, m.published)
+		return nil, eventsdb.New(db.FreshPlans(st.pool)).MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: m.published, Durable: st.durable})
 	}
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) (err error) {
+	err = pgx.BeginFunc(ctx, st.pool, func(tx pgx.Tx) (err error) {
 		q := eventsdb.New(db.FreshPlans(tx))
 		if len(m.published) > 0 {
-			if err := q.MarkPublishedBatch(ctx, m.published); err != nil {
+			if err := q.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: m.published, Durable: true}); err != nil {
 				return err
 			}
 		}

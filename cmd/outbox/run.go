@@ -38,6 +38,7 @@ type runFlags struct {
 	maxBatchBytes size
 	concurrency   number
 	laneCap       number
+	durableMarks  bool
 	timeout       duration
 	grace         duration
 	maxAttempts   number
@@ -103,6 +104,7 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 	flags.Var(&f.maxBatchBytes, "max-batch-bytes", "payloads of one fetch; four times as much can be in memory")
 	flags.Var(&f.concurrency, "concurrency", "events handled at once, each of another aggregate")
 	flags.Var(&f.laneCap, "lane-cap", "events of one aggregate that wait in memory")
+	flags.BoolVar(&f.durableMarks, "durable-marks", false, "wait for the disk when events are marked as published; else a crash of the server repeats its last fraction of a second")
 	flags.Var(&f.timeout, "handler-timeout", "how long delivering one event may take")
 	flags.Var(&f.grace, "shutdown-grace", "how long deliveries may go on after the first signal")
 	flags.Var(&f.maxAttempts, "max-attempts", "failed attempts that make an event a dead letter")
@@ -181,6 +183,7 @@ func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outb
 		MaxBatchSize:         int(f.maxBatchSize),
 		MaxBatchBytes:        int(f.maxBatchBytes),
 		LaneCap:              int(f.laneCap),
+		DurableMarks:         f.durableMarks,
 		PollInterval:         time.Duration(f.poll),
 		DegradedPollInterval: time.Duration(f.degradedPoll),
 		Log:                  newLogger(a.stderr, f.logLevel.value, f.logFormat.value),

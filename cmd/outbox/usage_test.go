@@ -235,7 +235,7 @@ func TestRunFlags(t *testing.T) {
 		t.Parallel()
 		cmd := newRunCommand(&app{})
 		for name, want := range map[string]string{
-			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16",
+			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16", "durable-marks": "false",
 			"handler-timeout": "30s", "shutdown-grace": "30s", "max-attempts": "10", "poll-interval": "1s",
 			"degraded-poll-interval": "250ms", "connect-timeout": "10s", "ordering": "per-aggregate", "log-level": "info",
 		} {
@@ -247,7 +247,7 @@ func TestRunFlags(t *testing.T) {
 	t.Run("reach the worker, and so do their variables", func(t *testing.T) {
 		t.Parallel()
 		values := map[string]string{
-			"batch-size": "51", "max-batch-size": "1001", "max-batch-bytes": "5MiB", "concurrency": "65", "lane-cap": "17",
+			"batch-size": "51", "max-batch-size": "1001", "max-batch-bytes": "5MiB", "concurrency": "65", "lane-cap": "17", "durable-marks": "true",
 			"handler-timeout": "31s", "shutdown-grace": "32s", "max-attempts": "11", "poll-interval": "2s",
 			"degraded-poll-interval": "251ms", "connect-timeout": "11s", "ordering": "none", "listen-url": "postgres://direct/db",
 			"database-url": "postgres://main/db",
@@ -280,10 +280,10 @@ func TestRunFlags(t *testing.T) {
 			}
 			got := []any{
 				c.BatchSize, c.MaxBatchSize, c.MaxBatchBytes, c.Concurrency, c.LaneCap, c.HandlerTimeout.String(), c.ShutdownGrace.String(),
-				c.MaxAttempts, c.PollInterval.String(), c.DegradedPollInterval.String(), c.ConnectTimeout.String(), int(c.Ordering), c.ListenURL, c.DatabaseURL,
+				c.MaxAttempts, c.PollInterval.String(), c.DegradedPollInterval.String(), c.ConnectTimeout.String(), int(c.Ordering), c.ListenURL, c.DatabaseURL, c.DurableMarks,
 			}
 			want := []any{
-				51, 1001, 5 << 20, 65, 17, "31s", "32s", 11, "2s", "251ms", "11s", 1, "postgres://direct/db", "postgres://main/db",
+				51, 1001, 5 << 20, 65, 17, "31s", "32s", 11, "2s", "251ms", "11s", 1, "postgres://direct/db", "postgres://main/db", true,
 			}
 			for i := range want {
 				if got[i] != want[i] {

@@ -41,7 +41,13 @@ const MarkPublishedBatch = `-- name: MarkPublishedBatch :exec
 UPDATE events.outbox
 SET published_at = now()
 WHERE id = ANY ((SELECT $1::bigint[])::bigint[]) AND COALESCE(published_at, 'infinity') = 'infinity'
+  AND (SELECT CASE WHEN NOT $2::boolean THEN set_config('synchronous_commit', 'off', true) ELSE 'as it is' END) IS NOT NULL
 `
+
+type MarkPublishedBatchParams struct {
+	Ids     []int64
+	Durable bool
+}
 
 // The outcomes of events, many at a time. Index: outbox_pkey throughout. published_at IS NULL and the fetched
 // retry_count are guards: a settle whose commit is unknown can be repeated.
@@ -50,8 +56,10 @@ WHERE id = ANY ((SELECT $1::bigint[])::bigint[]) AND COALESCE(published_at, 'inf
 // guard is written with COALESCE, so that no partial index on published_at IS NULL matches it: where statistics are old,
 // the planner takes such an index for nearly empty and reads all of it. And an array comes from a (SELECT), so that the
 // planner does not see how long it is: for a thousand ids it would rather read the whole of a table of medium size.
-func (q *Queries) MarkPublishedBatch(ctx context.Context, ids []int64) error {
-	_, err := q.db.Exec(ctx, MarkPublishedBatch, ids)
+// Unless durable, the commit does not wait for the disk: set_config, which the (SELECT) calls once, changes the setting for this
+// transaction alone, in the same round trip and through any pooler.
+func (q *Queries) MarkPublishedBatch(ctx context.Context, arg MarkPublishedBatchParams) error {
+	_, err := q.db.Exec(ctx, MarkPublishedBatch, arg.Ids, arg.Durable)
 	return err
 }
 

@@ -7,9 +7,12 @@
 -- planner does not see how long it is: for a thousand ids it would rather read the whole of a table of medium size.
 
 -- name: MarkPublishedBatch :exec
+-- Unless durable, the commit does not wait for the disk: set_config, which the (SELECT) calls once, changes the setting for this
+-- transaction alone, in the same round trip and through any pooler.
 UPDATE events.outbox
 SET published_at = now()
-WHERE id = ANY ((SELECT sqlc.arg(ids)::bigint[])::bigint[]) AND COALESCE(published_at, 'infinity') = 'infinity';
+WHERE id = ANY ((SELECT sqlc.arg(ids)::bigint[])::bigint[]) AND COALESCE(published_at, 'infinity') = 'infinity'
+  AND (SELECT CASE WHEN NOT sqlc.arg(durable)::boolean THEN set_config('synchronous_commit', 'off', true) ELSE 'as it is' END) IS NOT NULL;
 
 -- name: MarkRetryBatch :many
 -- Delays are in microseconds. A count at the end of its type stays there.
