@@ -44,7 +44,7 @@ func TestGateStress(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 3))
 	rounds, published := 0, 0
 	for began := time.Now(); ; rounds++ {
-		if *stressFor > 0 && time.Since(began) > *stressFor || *stressFor == 0 && rounds == 100 || testing.Short() && rounds == 60 {
+		if *stressFor > 0 && time.Since(began) > *stressFor || *stressFor == 0 && rounds == 300 || testing.Short() && rounds == 60 {
 			break
 		}
 		var group sync.WaitGroup
@@ -207,12 +207,12 @@ func (p *stressPublisher) act(tx pgx.Tx) (events int, err error) {
 			events++
 		}
 	}
-	switch p.random.IntN(60) {
-	case 0, 1, 2, 3, 4, 5:
-		return 0, errRolledBack
-	case 6: // longer than the worker waits at a stretch
+	switch n := p.random.IntN(500); {
+	case n == 0: // longer than the worker waits at a stretch
 		_, err = tx.Exec(ctx, "SELECT pg_sleep($1)", p.random.Float64()/4)
-	case 7, 8, 9, 10, 11, 12, 13, 14, 15:
+	case n < 50:
+		return 0, errRolledBack
+	case n < 100:
 		_, err = tx.Exec(ctx, "SELECT pg_sleep($1)", p.random.Float64()/200)
 	}
 	return events, err
