@@ -17,6 +17,9 @@ import (
 // settler writes outcomes. It batches by itself: while one write is under way outcomes pile up, and the next takes
 // them all, in id order, without waiting for more. If the database is away it keeps them and tries again, together
 // with what has come meanwhile.
+//
+// One write at a time: two at once were tried, each with its own aggregates, and in turn with commits in order. PostgreSQL
+// then spends up to a quarter more on each mark, and a drain is no faster.
 type settler struct {
 	write   func(context.Context, []outcome) ([]settlement, error)
 	settled func([]settlement)
