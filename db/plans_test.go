@@ -79,7 +79,7 @@ func ignored[T any](_ T, err error) error { return err }
 var ofOwner = []question{
 	{"FetchPage", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.FetchPage(ctx, eventsdb.FetchPageParams{
-			Watermark: live, Cursor: pending + 99, RowBytes: 1 << 20, PageSize: 50, HoldBack: true,
+			GapsFrom: ids(pending, 20), GapsTo: ids(pending, 20), Cursor: pending + 99, RowBytes: 1 << 20, PageSize: 50, HoldBack: true,
 		}))
 	}, []string{"outbox_retry_aggregate_idx", "outbox_unpublished_idx"}, 400},
 	{"FetchNew", func(ctx context.Context, q *eventsdb.Queries, _ int) error {

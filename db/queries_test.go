@@ -103,11 +103,13 @@ func TestFetchPageParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, d.Pool, 6, isPending) // 6
-	below, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Cursor = 4 })
-	equal(t, "below, from watermark 0", below, []int64{1, 2, 4})
+	below, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) {
+		p.GapsFrom, p.GapsTo, p.Cursor = []int64{1, 3}, []int64{1, 3}, 4
+	})
+	equal(t, "below, in two gaps", below, []int64{1})
 	equal(t, "new, from cursor 4", pageIDs(rows), []int64{6})
-	below, _ = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.Watermark, p.Cursor = 1, 2 })
-	equal(t, "below, between watermark 1 and cursor 2", below, []int64{2})
+	below, _ = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.GapsFrom, p.GapsTo, p.Cursor = []int64{2}, []int64{4}, 4 })
+	equal(t, "below, in one that is wide", below, []int64{2, 4})
 	_, rows = fetchPage(t, d.Pool, func(p *eventsdb.FetchPageParams) { p.PageSize = 2 })
 	equal(t, "new, in a page of 2", pageIDs(rows), []int64{1, 2})
 }
@@ -132,7 +134,9 @@ func TestFetchPageSnapshot(t *testing.T) {
 	}()
 	reader := d.Connect(t)
 	for seen := 0; seen < pairs; {
-		below, rows := fetchPage(t, reader, func(p *eventsdb.FetchPageParams) { p.Cursor = cursor })
+		below, rows := fetchPage(t, reader, func(p *eventsdb.FetchPageParams) {
+			p.GapsFrom, p.GapsTo, p.Cursor = []int64{1}, []int64{cursor}, cursor
+		})
 		if len(below) != len(rows) {
 			t.Fatalf("%d rows below the cursor and %d above", len(below), len(rows))
 		}

@@ -3,9 +3,10 @@ package poller
 // cursor is the forward position in the unpublished index: up to where it has been scanned, what is known
 // about late commits below, and how much to fetch next. It is pure.
 //
-// A fetch reads the new rows (id > position) and, in the same snapshot, the unpublished ids between the
-// watermark and the position. Published rows leave dead entries in the partial index; the
-// cursor is why a fetch does not have to walk over them.
+// A fetch reads the new rows (id > position) and, in the same snapshot, what has appeared in the gaps: the ids between the
+// watermark and the position that have not been seen. Published rows leave dead entries in the partial index; the
+// cursor and the gaps are why a fetch does not have to walk over them. Where there is no gap, nothing can
+// appear, and the watermark is the position.
 type cursor struct {
 	position  int64
 	watermark watermark
@@ -14,7 +15,10 @@ type cursor struct {
 	atEnd     bool // the last page was short
 }
 
-// late returns the late commits among the unpublished ids that a fetch found between watermark and position. They
+// gaps returns the ids below the position at which a late commit can appear.
+func (c *cursor) gaps() []span { return c.window.gaps(c.watermark.low, c.position) }
+
+// late returns the late commits among the unpublished ids that a fetch found in the gaps. They
 // come before the fetch's new rows: an event that was committed before a later one of its aggregate was even drawn can
 // be seen together with it. Take them in and call seen, or rewind.
 func (c *cursor) late(below []int64) []int64 { return c.window.late(below) }
@@ -33,6 +37,10 @@ func (c *cursor) scanned(new []int64, taken, limit int) (short bool) {
 	}
 	c.atEnd = taken == len(new) && len(new) < limit
 	c.window.trim(c.watermark.low, c.position)
+	if c.window.complete(c.watermark.low, c.position) {
+		c.watermark.complete(c.position)
+		c.window.trim(c.position, c.position)
+	}
 	c.page.after(limit, c.atEnd, taken < len(new))
 	return c.atEnd
 }
@@ -53,9 +61,10 @@ func (c *cursor) sequence(lastValue int64, holders []string) (setBack bool) {
 		c.rewind(0)
 		return true
 	}
-	if c.atEnd {
+	if c.atEnd && lastValue < c.position {
 		// An id that the sequence never gave out must not carry the cursor over those that it will give out.
-		c.position = min(c.position, lastValue)
+		c.position = lastValue
+		c.watermark.rewind(lastValue)
 		c.window.trim(c.watermark.low, c.position)
 	}
 	return false

@@ -203,8 +203,14 @@ func (m *cursorModel) finish() {
 		}
 	}
 	upTo := min(m.c.position, m.db.lastValue)
-	if m.c.watermark.low != upTo {
-		m.Fatalf("at rest the watermark is %d, the cursor %d", m.c.watermark.low, upTo)
+	low := m.c.watermark.low
+	for id := upTo + 1; id <= low; id++ {
+		if !m.db.taken(id) {
+			m.Fatalf("the watermark is %d, and %d is not even taken", low, id)
+		}
+	}
+	if low < upTo {
+		m.Fatalf("at rest the watermark is %d, the cursor %d", low, upTo)
 	}
 	for _, id := range m.c.window.seen {
 		if id <= upTo {

@@ -143,7 +143,7 @@ func (s *session) socket() net.Conn { return s.conn.PgConn().Conn() }
 
 // page is the result of a fetch.
 type page struct {
-	below []int64 // unpublished ids between watermark and cursor
+	below []int64 // unpublished ids in the gaps below the cursor
 	rows  []*row
 }
 
@@ -155,11 +155,15 @@ func share(limit, maxBytes int) int64 {
 	return int64(maxBytes / limit)
 }
 
-// fetch reads a page of new rows after the cursor, of at most so many rows and bytes, and what is unpublished between
-// the watermark and the cursor. Rows show whether they are blocked only if holdBack says so.
+// fetch reads a page of new rows after the cursor, of at most so many rows and bytes, and what has appeared in the gaps
+// below it. Rows show whether they are blocked only if holdBack says so.
 func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int, holdBack bool) (p page, err error) {
 	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
-		answer, err := s.conn.Query(ctx, eventsdb.FetchPage, c.watermark.low, c.position, share(limit, maxBytes), holdBack, int64(limit))
+		var from, to []int64
+		for _, g := range c.gaps() {
+			from, to = append(from, g.first), append(to, g.last)
+		}
+		answer, err := s.conn.Query(ctx, eventsdb.FetchPage, from, to, share(limit, maxBytes), holdBack, c.position, int64(limit))
 		if err != nil {
 			return err
 		}

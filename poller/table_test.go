@@ -155,8 +155,10 @@ func (db *table) read(r *record) *row {
 
 func (db *table) fetch(_ context.Context, c *cursor, limit, maxBytes int, holdBack bool) (page, error) {
 	var p page
-	for _, r := range db.unpublished(c.watermark.low, c.position) {
-		p.below = append(p.below, r.id)
+	for _, g := range c.gaps() {
+		for _, r := range db.unpublished(g.first-1, g.last) {
+			p.below = append(p.below, r.id)
+		}
 	}
 	for _, r := range firstOf(db.unpublished(c.position, math.MaxInt64), limit) {
 		found := db.read(r)

@@ -13,7 +13,7 @@ import (
 // above what the sequence had given out by then: an id that is not from the sequence proves nothing.
 // Its states:
 //
-//	resting     nothing to prove: the cursor has not moved beyond the watermark
+//	resting     nothing to prove: the cursor has not moved beyond the watermark, or every id in between has been seen
 //	waiting     M is chosen; some of the transactions that drew ids up to M are still open
 //	confirming  they have all ended; the next fetch that starts will see whatever they committed
 //
@@ -31,6 +31,11 @@ func (w *watermark) fetched() {
 	if w.confirming {
 		*w = watermark{low: max(w.low, w.candidate), drawn: w.drawn}
 	}
+}
+
+// complete takes in that every id up to cursor has been seen.
+func (w *watermark) complete(cursor int64) {
+	*w = watermark{low: max(w.low, cursor), drawn: w.drawn}
 }
 
 // wantsReading reports whether it can use a reading of the sequence now: the cursor has moved on, or it waits
@@ -90,6 +95,39 @@ func (w *window) add(ids ...int64) {
 			w.seen = slices.Insert(w.seen, i, id)
 		}
 	}
+}
+
+// span is a range of ids, both ends included.
+type span struct{ first, last int64 }
+
+// maxGaps bounds how many gaps are told apart. Transactions that were rolled back leave them, until the watermark has passed.
+const maxGaps = 1000
+
+// complete reports whether every id above watermark and up to cursor has been seen. It must have been trimmed to them.
+func (w *window) complete(watermark, cursor int64) bool {
+	return uint64(cursor)-uint64(watermark) == uint64(len(w.seen))
+}
+
+// gaps returns the ids above watermark and up to cursor that have not been seen, in rising order; as one span with all
+// in between where there are many gaps.
+func (w *window) gaps(watermark, cursor int64) (list []span) {
+	if w.complete(watermark, cursor) {
+		return nil
+	}
+	last := watermark
+	for _, id := range w.seen {
+		if id > last+1 {
+			list = append(list, span{last + 1, id - 1})
+		}
+		last = id
+	}
+	if last < cursor {
+		list = append(list, span{last + 1, cursor})
+	}
+	if n := len(list); n > maxGaps {
+		return []span{{list[0].first, list[n-1].last}}
+	}
+	return list
 }
 
 // late returns those of the ids that have not been seen. Both are in rising order. It costs by how many are asked

@@ -151,3 +151,43 @@ func TestWindow(t *testing.T) {
 		})
 	})
 }
+
+// TestWindowGaps compares the gaps with what was not added, and with what is late in them.
+func TestWindowGaps(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		low := int64(below(5).Draw(t, "watermark"))
+		cursor := low + int64(below(30).Draw(t, "ids"))
+		var w window
+		var unseen []int64
+		for id := low + 1; id <= cursor; id++ {
+			if rapid.Bool().Draw(t, "seen") {
+				w.add(id)
+			} else {
+				unseen = append(unseen, id)
+			}
+		}
+		var in []int64
+		for _, g := range w.gaps(low, cursor) {
+			for id := g.first; id <= g.last; id++ {
+				in = append(in, id)
+			}
+		}
+		if !slices.Equal(in, unseen) || w.complete(low, cursor) != (len(unseen) == 0) {
+			t.Fatalf("the gaps are %v, complete %t, unseen %v", in, w.complete(low, cursor), unseen)
+		}
+	})
+	t.Run("many gaps are one, in which what was seen is not late", func(t *testing.T) {
+		t.Parallel()
+		var w window
+		for id := int64(2); id <= 2*maxGaps+2; id += 2 {
+			w.add(id)
+		}
+		if got := w.gaps(0, 2*maxGaps+3); !slices.Equal(got, []span{{1, 2*maxGaps + 3}}) {
+			t.Errorf("%v", got)
+		}
+		if got := w.late([]int64{1, 2, 3, 4}); !slices.Equal(got, []int64{1, 3}) {
+			t.Errorf("late: %v", got)
+		}
+	})
+}
