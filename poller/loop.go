@@ -24,7 +24,7 @@ type owner struct {
 	behind   bool      // the last page was full: there is more to fetch
 }
 
-// readPause is how long after a reading of the sequence the next one comes while the gate is open.
+// readPause is how long after a reading of the sequence the next one comes while events come often.
 const readPause = 20 * time.Millisecond
 
 // newOwner is the state at the start of a spell.
@@ -204,9 +204,14 @@ func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 }
 
 // wantsReading reports whether to read the sequence. While events come fast they bring the cursor no rest, so that
-// a reading now and then does as well.
+// a reading now and then does as well. And while announcements come often, a reading tells whether publishers wait for
+// one another, also if the cursor has no use for it.
 func (o *owner) wantsReading(now time.Time) bool {
-	return o.cursor.wantsReading() && !(o.pace.open && now.Before(o.read.Add(readPause)))
+	rested := !now.Before(o.read.Add(readPause))
+	if o.pace.open {
+		return o.cursor.wantsReading() && rested
+	}
+	return o.cursor.wantsReading() || o.pace.frequent && rested
 }
 
 // readPage asks no more of the database than what may be there: whether rows are blocked only while some event may be

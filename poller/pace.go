@@ -16,6 +16,8 @@ type pace struct {
 
 	began     time.Time // of the window
 	count     int       // in the window: announcements while closed, events while open
+	last      time.Time // announcement
+	frequent  bool      // announcements come often enough to ask whether publishers wait for one another
 	contended int       // readings that saw publishers wait for one another, less those that did not
 }
 
@@ -46,6 +48,8 @@ const (
 	// not, contentionSeen times more.
 	contention     = 2
 	contentionSeen = 4
+	// frequent is how far apart announcements may be that come often.
+	frequent = 50 * time.Millisecond
 	// lookShare bounds what looking costs: after one it rests for so many times as long as that took; and longer after
 	// one that found more than a few events, since then there is a throughput to think of.
 	lookShare     = 2
@@ -58,6 +62,8 @@ func (p *pace) announced(now time.Time, n int) {
 	if n == 0 || p.open {
 		return
 	}
+	p.frequent = n > 1 || now.Sub(p.last) < frequent
+	p.last = now
 	if now.Sub(p.began) > p.limits.openWithin {
 		p.began, p.count = now, 0
 	}

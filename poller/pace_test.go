@@ -57,6 +57,23 @@ func TestPace(t *testing.T) {
 			t.Error("closed")
 		}
 	})
+	t.Run("whether they wait is asked while announcements come often", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l}
+		now := start
+		for apart, want := range map[time.Duration]bool{frequent - 1: true, frequent: false} {
+			for range 2 {
+				now = now.Add(apart)
+				p.announced(now, 1)
+			}
+			if p.frequent != want {
+				t.Errorf("%s apart they are taken for frequent: %t", apart, p.frequent)
+			}
+		}
+		if p.announced(now.Add(time.Hour), 2); !p.frequent {
+			t.Error("two at once are not taken for frequent")
+		}
+	})
 	t.Run("it stays open while looks find enough, and closes when they do not", func(t *testing.T) {
 		t.Parallel()
 		p := pace{limits: l, open: true, began: start}
