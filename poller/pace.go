@@ -55,6 +55,9 @@ const (
 	lookShare     = 2
 	lookShareBusy = 6
 	busy          = 4
+	// longestRest bounds that rest: a look that was slow for once (a checkpoint, a busy machine) must not be followed by a
+	// pause many times as long in which nobody announces anything.
+	longestRest = 10 * time.Millisecond
 )
 
 // announced takes in that so many announcements came.
@@ -98,7 +101,7 @@ func (p *pace) fetched(began, now time.Time, events int) {
 	if events > busy {
 		share = lookShareBusy
 	}
-	p.next = now.Add(max(p.rest, share*now.Sub(began)))
+	p.next = now.Add(max(p.rest, min(share*now.Sub(began), longestRest)))
 }
 
 // lookSoon has the next look come soon: something has changed with the gate.

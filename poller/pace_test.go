@@ -104,6 +104,16 @@ func TestPace(t *testing.T) {
 			}
 		}
 	})
+	t.Run("after a look that took very long it rests no longer than after another", func(t *testing.T) {
+		t.Parallel()
+		for _, events := range []int{0, 1, busy + 1} {
+			p := pace{limits: l, open: true, began: start.Add(time.Second)} // a fresh window
+			end := start.Add(time.Second)
+			if p.fetched(start, end, events); p.next.Sub(end) > longestRest {
+				t.Errorf("with %d events it rests for %s", events, p.next.Sub(end))
+			}
+		}
+	})
 	t.Run("while it is closing it looks ever less often, until something has changed or was found", func(t *testing.T) {
 		t.Parallel()
 		p := pace{limits: l}
