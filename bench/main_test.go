@@ -19,7 +19,7 @@ func run(m *testing.M) (code int) {
 	func() {
 		// Also when m.Run panics; the panic goes on afterwards.
 		defer func() {
-			if err := shared.close(); err != nil {
+			if err := shared.Close(); err != nil {
 				fmt.Fprintf(os.Stderr, "bench: %v\n", err)
 				code = max(code, 1)
 			}

@@ -6,80 +6,34 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/seed-9a365b49/outbox/internal/temppg"
+	"github.com/seed-9a365b49/outbox/internal/benchserver"
 )
-
-// urlVariable names a server to measure instead of a private one.
-const urlVariable = "OUTBOX_BENCH_DATABASE_URL"
 
 // patience bounds every step that is not measured, and any wait for a consumer.
 const patience = 2 * time.Minute
 
-// settings of the private server. A checkpoint would hit one candidate and not the other, so a run gets by without. Autovacuum stays
-// on: consumers that delete rows or write them anew may rely on it.
-var settings = map[string]string{
-	"shared_buffers":     "512MB",
-	"max_wal_size":       "8GB",
-	"checkpoint_timeout": "1h",
-}
+// shared is where databases are made. Autovacuum stays on: consumers that delete rows or write them anew may rely on it.
+var shared = benchserver.Server{Name: "peers", Patience: patience}
 
-// server is where databases are made. It starts at its first use.
-type server struct {
-	mu    sync.Mutex
-	admin *url.URL
-	stop  func() error
-	err   error // of the first attempt; there is no second
-}
-
-var shared server
-
-func (s *server) open() (*url.URL, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.admin == nil && s.err == nil {
-		s.err = s.start()
-	}
-	return s.admin, s.err
-}
-
-func (s *server) start() error {
-	address := os.Getenv(urlVariable)
-	if address == "" {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		defer cancel()
-		private, err := temppg.Start(ctx, temppg.Options{Durable: true, Settings: settings, Progress: progress})
-		if err != nil {
-			return err
-		}
-		s.stop, address = private.Stop, private.URL("postgres")
+// admin returns the address of the server.
+func admin() (*url.URL, error) {
+	address, err := shared.Address()
+	if err != nil {
+		return nil, err
 	}
 	admin, err := url.Parse(address)
 	if err != nil || !strings.HasPrefix(admin.Scheme, "postgres") {
-		return fmt.Errorf("%s: want a URL that begins with postgres://", urlVariable)
+		return nil, fmt.Errorf("%s: want a URL that begins with postgres://", benchserver.Variable)
 	}
-	s.admin = admin
-	return nil
+	return admin, nil
 }
-
-func (s *server) close() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.stop == nil {
-		return nil
-	}
-	return s.stop()
-}
-
-func progress(line string) { fmt.Fprintf(os.Stderr, "peers: %s\n", line) }
 
 // database is an empty database, with a pool for what the measurement itself asks.
 type database struct {
@@ -90,7 +44,7 @@ type database struct {
 // newDatabase makes a database. It is dropped when the test ends.
 func newDatabase(tb testing.TB) *database {
 	tb.Helper()
-	admin, err := shared.open()
+	admin, err := admin()
 	if err != nil {
 		tb.Fatal(err)
 	}
