@@ -187,7 +187,7 @@ func (db *database) warn(ctx context.Context, queries *eventsdb.Queries, log zer
 	if err != nil {
 		return fmt.Errorf("look at the trigger: %w", err)
 	}
-	if mode == "off" {
+	if mode == string(migrations.NotifyOff) {
 		log.Warn().Msg("notify_off: events are found by polling")
 	} else if db.facts.MaxPreparedTransactions > 0 {
 		log.Warn().Int32("max_prepared_transactions", db.facts.MaxPreparedTransactions).

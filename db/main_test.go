@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
@@ -27,6 +28,16 @@ func value[T any](t *testing.T, db eventsdb.DBTX, sql string, args ...any) (v T)
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return v
+}
+
+// eventually asks again and again until a condition holds.
+func eventually(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
 }
 
 // must returns what a query returned.

@@ -3,7 +3,6 @@ package db_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -92,11 +91,7 @@ func TestOwnerSession(t *testing.T) {
 			_, _ = conn.Exec(t.Context(), "SELECT pg_sleep(60)") // is ended below
 		}()
 		working := "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'PgSleep')"
-		for deadline := time.Now().Add(time.Minute); !value[bool](t, db.Pool, working, conn.PgConn().PID()); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatal("the session does not work")
-			}
-		}
+		eventually(t, "the session works", func() bool { return value[bool](t, db.Pool, working, conn.PgConn().PID()) })
 		if got := must(look(db.Pool))(t); got.IdleS != 0 {
 			t.Errorf("%+v", got)
 		}

@@ -564,9 +564,7 @@ func TestMarkPublishedBatchAndTheDisk(t *testing.T) {
 	session := d.Connect(t)
 	id := add(t, d.Pool, 1, isPending)
 	exec(t, d.Pool, "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
-	for value[string](t, session, "SHOW synchronous_standby_names") != "ghost" {
-		time.Sleep(time.Millisecond)
-	}
+	eventually(t, "the setting is known", func() bool { return value[string](t, session, "SHOW synchronous_standby_names") == "ghost" })
 	mark := func(durable bool) error {
 		return eventsdb.New(session).MarkPublishedBatch(context.Background(), eventsdb.MarkPublishedBatchParams{Ids: []int64{id}, Durable: durable})
 	}
@@ -581,9 +579,8 @@ func TestMarkPublishedBatchAndTheDisk(t *testing.T) {
 	id = value[int64](t, session, "SELECT max(id) FROM events.outbox")
 	pid := session.PgConn().PID()
 	go func() { marked <- mark(true) }()
-	for value[int](t, d.Pool, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'", int32(pid)) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	const waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep')"
+	eventually(t, "the commit waits", func() bool { return value[bool](t, d.Pool, waits, int32(pid)) })
 	exec(t, d.Pool, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 	if err := <-marked; err != nil {
 		t.Error(err)
@@ -762,10 +759,12 @@ func TestReadSequenceSeesContention(t *testing.T) {
 			}
 		})
 	}
-	waiting, ours := notifying()
-	for ; waiting < 3 && !t.Failed(); waiting, ours = notifying() {
-		time.Sleep(time.Millisecond)
-	}
+	var ours int
+	eventually(t, "three publishers wait", func() (all bool) {
+		var waiting int
+		waiting, ours = notifying()
+		return waiting >= 3
+	})
 	if ours != 2 && ours != 3 { // the one that does not wait may be any of the four
 		t.Errorf("%d of 3 publishers that wait are known as ours", ours)
 	}

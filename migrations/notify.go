@@ -26,6 +26,9 @@ const (
 // NotifyModes are all of them.
 var NotifyModes = []NotifyMode{NotifyGated, NotifyAlways, NotifyOff}
 
+// NotifyVersion is the schema version from which on there are modes.
+const NotifyVersion = 9
+
 // ErrNoModes is returned where there is no schema, or one that is too old to have modes.
 var ErrNoModes = errors.New("the outbox schema is not there, or older than version 9: run `outbox migrate up`")
 
@@ -64,7 +67,7 @@ func withQueries(ctx context.Context, config *pgx.ConnConfig, ask func(*eventsdb
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the schema's version: %w", err)
-	case version < 9:
+	case version < NotifyVersion:
 		return ErrNoModes
 	}
 	if err := ask(q); err != nil {

@@ -66,8 +66,10 @@ const (
 	gateMaxDelay   = 2 * time.Second
 )
 
+func (g *gate) now() GateState { return GateState(g.state.Load()) }
+
 // closed reports whether every event that is committed from now on is announced.
-func (g *gate) closed() bool { return GateState(g.state.Load()) == GateClosed }
+func (g *gate) closed() bool { return g.now() == GateClosed }
 
 // want says whether the gate should be open. It never blocks.
 func (g *gate) want(open bool) {
@@ -100,15 +102,15 @@ func (g *gate) run(ctx context.Context) {
 	for {
 		conn, err := g.connect(ctx)
 		if err == nil {
-			if GateState(g.state.Load()) == GateLost {
+			if g.now() == GateLost {
 				g.log.Info().Msg("gate_recovered")
 			}
 			pause.Reset()
 			err = g.keep(ctx, conn)
-			g.lost(ctx, err)
+		}
+		g.lost(ctx, err)
+		if conn != nil {
 			closeSession(ctx, conn)
-		} else {
-			g.lost(ctx, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -174,7 +176,7 @@ func (g *gate) close(queries *eventsdb.Queries) error {
 
 // watch reads from the session until something else is wanted. Nothing ever comes.
 func (g *gate) watch(ctx context.Context, conn *pgx.Conn) error {
-	open := GateState(g.state.Load()) != GateClosed
+	open := !g.closed()
 	if open {
 		g.set(GateOpen)
 	}
@@ -190,11 +192,8 @@ func (g *gate) watch(ctx context.Context, conn *pgx.Conn) error {
 	g.mu.Lock()
 	g.interrupt = nil
 	g.mu.Unlock()
-	if reading.Err() != nil && !conn.IsClosed() {
-		return nil
-	}
-	if err == nil {
-		return nil // a notification: nobody listens here, and it would do no harm
+	if err == nil || reading.Err() != nil && !conn.IsClosed() {
+		return nil // a notification would do no harm: nobody listens here
 	}
 	return fmt.Errorf("watch the gate's session: %w", err)
 }

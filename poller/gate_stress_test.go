@@ -26,7 +26,7 @@ func TestGateStress(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Database(t)
 	b := prepare(t, db, nil)
-	b.pace = paceLimits{
+	b.paceLimits = paceLimits{
 		openAt: 3, openWithin: 20 * time.Millisecond,
 		keepAt: 3, keepWithin: 3 * time.Millisecond,
 		look: time.Millisecond, lookAtMost: never,

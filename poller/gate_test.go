@@ -112,7 +112,7 @@ func TestGate(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		b := prepare(t, db, nil)
-		b.pace.openAt, b.pace.openWithin = 3, time.Hour
+		b.paceLimits.openAt, b.paceLimits.openWithin = 3, time.Hour
 		b.run()
 		b.hear(db)
 		for range 2 {

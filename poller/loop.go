@@ -3,6 +3,7 @@ package poller
 import (
 	"context"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/seed-9a365b49/outbox/dispatch"
@@ -35,7 +36,7 @@ func (p *Poller) newOwner(s statements, g *gate) *owner {
 		cursor:   cursor{page: pageSize{first: p.cfg.BatchSize, most: p.cfg.MaxBatchSize}},
 		fallback: fallback{slow: p.cfg.PollInterval, fast: p.cfg.DegradedPollInterval},
 		gate:     g,
-		pace:     pace{limits: p.pace},
+		pace:     pace{limits: p.paceLimits},
 		behind:   true, // the first scan starts at once, and from zero
 	}
 	o.retries.fromStart(time.Now())
@@ -151,7 +152,7 @@ func (o *owner) takeSettled() {
 			if !s.dueAt.IsZero() {
 				o.retries.expect(s.dueAt, s.retryAt)
 			}
-			o.retries.some = o.retries.some || s.result.Kind != dispatch.Published
+			o.retries.note(s.result.Kind != dispatch.Published)
 		}
 	}
 }
@@ -236,12 +237,7 @@ func (o *owner) mayBlock() bool { return o.lanes.limits.holdBack && !o.retries.n
 
 // noteRetries takes in whether rows show that some event is in retry or dead.
 func (o *owner) noteRetries(rows []*row) {
-	for _, r := range rows {
-		if r.blocked || r.state != pending {
-			o.retries.some = true
-			return
-		}
-	}
+	o.retries.note(slices.ContainsFunc(rows, func(r *row) bool { return r.blocked || r.state != pending }))
 }
 
 // offered is what became of the rows of a page.
@@ -357,7 +353,7 @@ func (o *owner) reloadLanes(ctx context.Context, rows, bytes int) error {
 		return err
 	}
 	for i, l := range lanes {
-		o.retries.some = o.retries.some || results[i].blocked
+		o.retries.note(results[i].blocked)
 		o.noteRetries(results[i].rows)
 		o.lanes.reloaded(l, results[i].rows, perLane, results[i].blocked)
 	}

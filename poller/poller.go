@@ -16,21 +16,21 @@ import (
 // Poller joins wakes, fetches, lanes, handlers and settling. Make one with [New] and start it with
 // [Poller.Run]; the other methods can be called at any time from any goroutine.
 type Poller struct {
-	cfg       Config
-	log       zerolog.Logger
-	lanes     *lanes
-	settler   *settler
-	ownership *ownership
-	pace      paceLimits
+	cfg        Config
+	log        zerolog.Logger
+	lanes      *lanes
+	settler    *settler
+	ownership  *ownership
+	paceLimits paceLimits
 
-	nudge   chan struct{} // the fetch loop has something to look at
-	woken   atomic.Bool   // a wake came in since the last fetch began
-	calls   atomic.Int64  // announcements that the loop has not counted yet
-	started chan struct{} // closed when ownership has first been decided
-	once    sync.Once
-	session atomic.Pointer[session] // of the owner, nil while this worker is not
-	gate    atomic.Pointer[gate]    // of the session
-	settled settledBox
+	nudge       chan struct{} // the fetch loop has something to look at
+	woken       atomic.Bool   // a wake came in since the last fetch began
+	calls       atomic.Int64  // announcements that the loop has not counted yet
+	started     chan struct{} // closed when ownership has first been decided
+	once        sync.Once
+	session     atomic.Pointer[session] // of the owner, nil while this worker is not
+	currentGate atomic.Pointer[gate]    // of the session
+	settled     settledBox
 
 	handlers sync.WaitGroup
 	gates    sync.WaitGroup
@@ -77,12 +77,12 @@ func New(cfg Config) (*Poller, error) {
 		return nil, fmt.Errorf("poller config: %w", err)
 	}
 	p := &Poller{
-		cfg:     cfg,
-		log:     cfg.Log,
-		lanes:   newLanes(cfg.limits()),
-		nudge:   make(chan struct{}, 1),
-		started: make(chan struct{}),
-		pace:    defaultPace,
+		cfg:        cfg,
+		log:        cfg.Log,
+		lanes:      newLanes(cfg.limits()),
+		nudge:      make(chan struct{}, 1),
+		started:    make(chan struct{}),
+		paceLimits: defaultPace,
 	}
 	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks}
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
@@ -128,8 +128,8 @@ func (p *Poller) Stats() Stats {
 		NotEnvelopes:  p.stats.notEnvelopes.Load(),
 		Unannounced:   p.stats.polling.Load(),
 	}
-	if g := p.gate.Load(); g != nil {
-		s.Gate = GateState(g.state.Load())
+	if g := p.currentGate.Load(); g != nil {
+		s.Gate = g.now()
 	}
 	s.InFlight, s.Handling = p.lanes.counts()
 	if at := p.stats.lastSweep.Load(); at != 0 {
@@ -199,9 +199,9 @@ func (p *Poller) Run(ctx context.Context) error {
 func (p *Poller) work(ctx context.Context, s *session) error {
 	ctx, stopGate := context.WithCancel(ctx)
 	defer stopGate() // it ends by itself: a session that hangs must not keep the ownership
-	defer p.gate.Store(nil)
+	defer p.currentGate.Store(nil)
 	g := &gate{connect: p.cfg.ConnectGate, wake: p.fetchSoon, look: p.Look, log: p.log}
-	p.gate.Store(g)
+	p.currentGate.Store(g)
 	p.gates.Go(func() { g.run(ctx) })
 	return p.loop(ctx, s, g)
 }

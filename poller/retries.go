@@ -27,6 +27,9 @@ func (r *retries) fromStart(now time.Time) {
 // has been taken in since. A dead letter can: a person makes it a retry, and what is published after that has to wait.
 func (r *retries) none() bool { return !r.some }
 
+// note takes in whether something shows that an event is in retry or dead.
+func (r *retries) note(some bool) { r.some = r.some || some }
+
 // confirm has the next look start from the beginning, if that may show that no event is in retry any more.
 func (r *retries) confirm(now time.Time) {
 	if r.some && r.next.IsZero() {

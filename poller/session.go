@@ -158,42 +158,34 @@ func share(limit, maxBytes int) int64 {
 // fetch reads a page of new rows after the cursor, of at most so many rows and bytes, and what has appeared in the gaps
 // below it. Rows show whether they are blocked only if holdBack says so.
 func (s *session) fetch(ctx context.Context, c *cursor, limit, maxBytes int, holdBack bool) (p page, err error) {
-	err = s.ask(ctx, "fetch unpublished", func(ctx context.Context) error {
-		var from, to []int64
-		for _, g := range c.gaps() {
-			from, to = append(from, g.first), append(to, g.last)
-		}
-		answer, err := s.conn.Query(ctx, eventsdb.FetchPage, from, to, share(limit, maxBytes), holdBack, c.position, int64(limit))
-		if err != nil {
-			return err
-		}
-		p.rows, err = s.scanner.read(answer, c.page.expected(limit), &p.below)
-		return err
-	})
+	var from, to []int64
+	for _, g := range c.gaps() {
+		from, to = append(from, g.first), append(to, g.last)
+	}
+	p.rows, err = s.rows(ctx, "fetch unpublished", c.page.expected(limit), &p.below,
+		eventsdb.FetchPage, from, to, share(limit, maxBytes), holdBack, c.position, int64(limit))
 	return p, err
 }
 
 // fetchNew reads a page like fetch does, where nothing is below the cursor and no event is in retry or dead.
 func (s *session) fetchNew(ctx context.Context, c *cursor, limit, maxBytes int) (p page, err error) {
-	err = s.ask(ctx, "fetch new", func(ctx context.Context) error {
-		answer, err := s.conn.Query(ctx, eventsdb.FetchNew, share(limit, maxBytes), c.position, int64(limit))
-		if err != nil {
-			return err
-		}
-		p.rows, err = s.scanner.read(answer, c.page.expected(limit), nil)
-		return err
-	})
+	p.rows, err = s.rows(ctx, "fetch new", c.page.expected(limit), nil, eventsdb.FetchNew, share(limit, maxBytes), c.position, int64(limit))
 	return p, err
 }
 
 // fetchByID reads late commits.
 func (s *session) fetchByID(ctx context.Context, ids []int64, maxBytes int) (rows []*row, err error) {
-	err = s.ask(ctx, "fetch late commits", func(ctx context.Context) error {
-		answer, err := s.conn.Query(ctx, eventsdb.FetchByID, int64(maxBytes), s.holdBack, ids)
+	return s.rows(ctx, "fetch late commits", len(ids), nil, eventsdb.FetchByID, int64(maxBytes), s.holdBack, ids)
+}
+
+// rows runs a fetch, of which about so many rows are expected: see [scanner.read].
+func (s *session) rows(ctx context.Context, name string, expected int, below *[]int64, sql string, args ...any) (rows []*row, err error) {
+	err = s.ask(ctx, name, func(ctx context.Context) error {
+		answer, err := s.conn.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
-		rows, err = s.scanner.read(answer, len(ids), nil)
+		rows, err = s.scanner.read(answer, expected, below)
 		return err
 	})
 	return rows, err

@@ -107,13 +107,12 @@ func (s *settler) settle(ctx context.Context, batch []outcome) {
 		backoff.WithMaxInterval(3*time.Second), backoff.WithMaxElapsedTime(0))
 	for {
 		done, rest, err := s.attempt(ctx, batch)
-		left := len(rest)
 		s.keep(batch, rest)
 		if len(done) > 0 {
 			s.settled(done)
 		}
-		s.note(err, left)
-		if left == 0 {
+		s.note(err, len(rest))
+		if len(rest) == 0 {
 			return
 		}
 		var more <-chan struct{}

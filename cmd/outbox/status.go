@@ -129,7 +129,7 @@ func (s *status) read(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	s.Database, s.Standby, s.SchemaVersion = there.Database, there.InRecovery, version
-	if version >= migrations.Latest {
+	if version >= migrations.NotifyVersion {
 		if s.Notify, err = queries.NotifyMode(ctx); err != nil {
 			return fmt.Errorf("look at the trigger: %w", err)
 		}

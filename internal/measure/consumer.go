@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 // consumer receives the events of a database of its own.
@@ -19,7 +20,7 @@ type consumer struct {
 }
 
 // newWorkerConsumer starts a worker. woken has publishers call Worker.Wake after their commits.
-func newWorkerConsumer(ctx context.Context, s *Server, mode Mode, woken bool) (*consumer, error) {
+func newWorkerConsumer(ctx context.Context, s *Server, mode migrations.NotifyMode, woken bool) (*consumer, error) {
 	db, err := newDatabaseIn(ctx, s, mode)
 	if err != nil {
 		return nil, err
@@ -41,7 +42,7 @@ func newWorkerConsumer(ctx context.Context, s *Server, mode Mode, woken bool) (*
 }
 
 // newBareConsumer starts the floor: a session that is woken, fetches, and hands over to a handler. Its events stay unpublished.
-func newBareConsumer(ctx context.Context, s *Server, mode Mode, source wakeSource, wake func()) (*consumer, error) {
+func newBareConsumer(ctx context.Context, s *Server, mode migrations.NotifyMode, source wakeSource, wake func()) (*consumer, error) {
 	db, err := newDatabaseIn(ctx, s, mode)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,7 @@ func newBareConsumer(ctx context.Context, s *Server, mode Mode, source wakeSourc
 }
 
 // newDatabaseIn makes a database whose notifications are in a mode.
-func newDatabaseIn(ctx context.Context, s *Server, mode Mode) (*Database, error) {
+func newDatabaseIn(ctx context.Context, s *Server, mode migrations.NotifyMode) (*Database, error) {
 	db, err := s.CreateDatabase(ctx)
 	if err != nil {
 		return nil, err

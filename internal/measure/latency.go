@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed-9a365b49/outbox/migrations"
 	"github.com/seed-9a365b49/outbox/poller"
 )
 
@@ -81,10 +82,10 @@ type Pair struct {
 
 // StartPair starts both.
 func StartPair(ctx context.Context, s *Server, wakes Wakes) (*Pair, error) {
-	mode, floorMode, source, wake := Off, Off, byClock(poller.DefaultDegradedPollInterval), func() {}
+	mode, floorMode, source, wake := migrations.NotifyOff, migrations.NotifyOff, byClock(poller.DefaultDegradedPollInterval), func() {}
 	switch wakes {
 	case Notified:
-		mode, floorMode, source = Gated, Always, byNotification
+		mode, floorMode, source = migrations.NotifyGated, migrations.NotifyAlways, byNotification
 	case Woken:
 		woken := make(chan struct{}, 1)
 		source = byChannel(woken)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/migrations"
 )
 
 // Publish is a measurement of what an outbox costs those who publish, by the three modes of notifications.
@@ -95,7 +96,7 @@ func (p *Publishers) Close() error { return p.db.Drop() }
 
 // Publish measures single events.
 func (p *Publishers) Publish(ctx context.Context, m Publish) (Published, error) {
-	off, always, gated := newPublishArm(Off, singleEvents), newPublishArm(Always, singleEvents), newPublishArm(Gated, singleEvents)
+	off, always, gated := newPublishArm(migrations.NotifyOff, singleEvents), newPublishArm(migrations.NotifyAlways, singleEvents), newPublishArm(migrations.NotifyGated, singleEvents)
 	if err := p.takeTurns(ctx, m.Sessions, m.Slice, m.Slices, off, always, gated); err != nil {
 		return Published{}, err
 	}
@@ -104,7 +105,7 @@ func (p *Publishers) Publish(ctx context.Context, m Publish) (Published, error) 
 
 // Batches measures many events of one call.
 func (p *Publishers) Batches(ctx context.Context, m Batches) (Batched, error) {
-	floor, batch := newPublishArm(Off, bareInserts(m.Size)), newPublishArm(Gated, batches(m.Size))
+	floor, batch := newPublishArm(migrations.NotifyOff, bareInserts(m.Size)), newPublishArm(migrations.NotifyGated, batches(m.Size))
 	if err := p.takeTurns(ctx, 1, m.Slice, m.Slices, floor, batch); err != nil {
 		return Batched{}, err
 	}
@@ -153,14 +154,7 @@ func batches(size int) publishing {
 		_, err := outbox.PublishBatch(ctx, q, messages)
 		return err
 	}
-	return publishing{
-		prepare: rolledBack(publish),
-		once: func(ctx context.Context, conn *pgx.Conn) (int, time.Duration, error) {
-			began := time.Now()
-			err := publish(ctx, conn)
-			return size, time.Since(began), err
-		},
-	}
+	return calls(size, publish)
 }
 
 // bareInserts does the same with one statement that has nothing to check or to encode.
@@ -182,6 +176,11 @@ func bareInserts(size int) publishing {
 				RETURNING id
 			) SELECT count(*) FROM inserted`, aggregates, payloads).Scan(&n)
 	}
+	return calls(size, publish)
+}
+
+// calls is a way to publish so many events with one call, in a transaction of its own.
+func calls(size int, publish func(context.Context, outbox.Querier) error) publishing {
 	return publishing{
 		prepare: rolledBack(publish),
 		once: func(ctx context.Context, conn *pgx.Conn) (int, time.Duration, error) {
@@ -205,13 +204,13 @@ func rolledBack(publish func(context.Context, outbox.Querier) error) func(contex
 
 // publishArm collects the slices of one mode.
 type publishArm struct {
-	mode    Mode
+	mode    migrations.NotifyMode
 	how     publishing
 	rates   []float64
 	commits *histogram
 }
 
-func newPublishArm(mode Mode, how publishing) *publishArm {
+func newPublishArm(mode migrations.NotifyMode, how publishing) *publishArm {
 	return &publishArm{mode: mode, how: how, commits: newHistogram()}
 }
 

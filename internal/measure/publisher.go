@@ -2,7 +2,6 @@ package measure
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -65,11 +64,7 @@ func closePublishers(ctx context.Context, conns []*pgx.Conn) {
 }
 
 // publishNone does all but the commit, so that a session has its statements prepared.
-func publishNone(ctx context.Context, conn *pgx.Conn) error {
-	tx, err := conn.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	_, err = outbox.Publish(ctx, tx, smallMessage())
-	return errors.Join(err, tx.Rollback(ctx))
-}
+var publishNone = rolledBack(func(ctx context.Context, q outbox.Querier) error {
+	_, err := outbox.Publish(ctx, q, smallMessage())
+	return err
+})

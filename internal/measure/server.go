@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/migrations"
 )
 
@@ -157,21 +158,9 @@ func (d *Database) exec(ctx context.Context, statements ...string) error {
 	return nil
 }
 
-// Mode says when an insert sends a notification: see migration 00009.
-type Mode string
-
-const (
-	// Gated: while the worker sleeps.
-	Gated Mode = "gated"
-	// Always: in every transaction.
-	Always Mode = "always"
-	// Off: never; the worker polls.
-	Off Mode = "off"
-)
-
 // setNotify switches the mode, before anybody works on the database.
-func (d *Database) setNotify(ctx context.Context, mode Mode) error {
-	if _, err := d.pool.Exec(ctx, "SELECT events.outbox_set_notify($1)", string(mode)); err != nil {
+func (d *Database) setNotify(ctx context.Context, mode migrations.NotifyMode) error {
+	if err := eventsdb.New(d.pool).SetNotify(ctx, string(mode)); err != nil {
 		return fmt.Errorf("set the mode of notifications: %w", err)
 	}
 	return nil
