@@ -238,7 +238,7 @@ func (a *publishArm) slice(ctx context.Context, db *Database, conns []*pgx.Conn,
 	began := time.Now()
 	err = eachSession(conns, func(i int, conn *pgx.Conn) error {
 		commits[i] = newHistogram()
-		for time.Since(began) < length {
+		for first := true; first || time.Since(began) < length; first = false {
 			n, commit, err := a.how.once(ctx, conn)
 			if err != nil {
 				return err
