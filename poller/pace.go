@@ -11,6 +11,7 @@ import "time"
 type pace struct {
 	limits paceLimits
 	open   bool      // no announcements wanted
+	busy   bool      // the last window brought so many events that throughput counts for more than the next event's wait
 	next   time.Time // when to look, while publishers may be silent
 	rest   time.Duration
 
@@ -29,16 +30,19 @@ type paceLimits struct {
 	// It stays open while a window of keepWithin brings keepAt events.
 	keepAt     int
 	keepWithin time.Duration
+	// busyAt events in such a window are a throughput to think of.
+	busyAt int
 	// look is the pause between two looks that find something; while the gate is on its way to being closed and nothing
 	// comes it doubles, up to lookAtMost.
 	look, lookAtMost time.Duration
 }
 
 // defaultPace opens at 800 announcements a second and closes below 400 events. Up to there a worker
-// that is woken costs less than one that looks, and is faster.
+// that is woken costs less than one that looks, and is faster. From 1,500 events a second it is busy: what one look finds says
+// too little about that, since commits that share a flush come together.
 var defaultPace = paceLimits{
 	openAt: 16, openWithin: 20 * time.Millisecond,
-	keepAt: 20, keepWithin: 50 * time.Millisecond,
+	keepAt: 20, busyAt: 75, keepWithin: 50 * time.Millisecond,
 	look: time.Millisecond, lookAtMost: 250 * time.Millisecond,
 }
 
@@ -50,11 +54,10 @@ const (
 	contentionSeen = 4
 	// frequent is how far apart announcements may be that come often.
 	frequent = 50 * time.Millisecond
-	// lookShare bounds what looking costs: after one it rests for so many times as long as that took; and longer after
-	// one that found more than a few events, since then there is a throughput to think of.
+	// lookShare bounds what looking costs: after a look it rests for so many times as long as that took, and longer while
+	// it is busy.
 	lookShare     = 2
 	lookShareBusy = 6
-	busy          = 4
 	// longestRest bounds that rest: a look that was slow for once (a checkpoint, a busy machine) must not be followed by a
 	// pause many times as long in which nobody announces anything.
 	longestRest = 10 * time.Millisecond
@@ -89,6 +92,7 @@ func (p *pace) fetched(began, now time.Time, events int) {
 	if p.open {
 		p.count += events
 		if now.Sub(p.began) > p.limits.keepWithin {
+			p.busy = p.count >= p.limits.busyAt
 			p.set(now, p.count >= p.limits.keepAt)
 		}
 	}
@@ -98,7 +102,7 @@ func (p *pace) fetched(began, now time.Time, events int) {
 		p.rest = min(max(p.limits.look, 2*p.rest), p.limits.lookAtMost)
 	}
 	share := time.Duration(lookShare)
-	if events > busy {
+	if p.busy {
 		share = lookShareBusy
 	}
 	p.next = now.Add(max(p.rest, min(share*now.Sub(began), longestRest)))

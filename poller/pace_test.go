@@ -98,19 +98,36 @@ func TestPace(t *testing.T) {
 				t.Errorf("the next look is in %s, want %s", p.next.Sub(start), l.look)
 			}
 		}
-		for events, share := range map[int]time.Duration{1: lookShare, busy + 1: lookShareBusy} {
-			if p.fetched(start, start.Add(l.look), events); p.next.Sub(start) != (1+share)*l.look {
-				t.Errorf("after a slow look that found %d events the next is in %s", events, p.next.Sub(start))
+		for busy, share := range map[bool]time.Duration{false: lookShare, true: lookShareBusy} {
+			p.busy = busy
+			if p.fetched(start, start.Add(l.look), 1); p.next.Sub(start) != (1+share)*l.look {
+				t.Errorf("busy: %t: after a slow look the next is in %s", busy, p.next.Sub(start))
+			}
+		}
+	})
+	t.Run("it is busy by the rate of a window, not by what one look finds", func(t *testing.T) {
+		t.Parallel()
+		p := pace{limits: l, open: true, began: start}
+		if p.fetched(start, start, l.busyAt); p.busy {
+			t.Error("busy after one look")
+		}
+		now := start
+		for _, events := range []int{l.busyAt, l.busyAt - 1, l.busyAt} {
+			p.set(now, true)
+			p.fetched(now, now, events)
+			now = now.Add(l.keepWithin + 1)
+			if p.fetched(now, now, 0); p.busy != (events == l.busyAt) {
+				t.Errorf("after a window with %d events busy: %t", events, p.busy)
 			}
 		}
 	})
 	t.Run("after a look that took very long it rests no longer than after another", func(t *testing.T) {
 		t.Parallel()
-		for _, events := range []int{0, 1, busy + 1} {
-			p := pace{limits: l, open: true, began: start.Add(time.Second)} // a fresh window
+		for _, busy := range []bool{false, true} {
+			p := pace{limits: l, open: true, busy: busy, began: start.Add(time.Second)} // a fresh window
 			end := start.Add(time.Second)
-			if p.fetched(start, end, events); p.next.Sub(end) > longestRest {
-				t.Errorf("with %d events it rests for %s", events, p.next.Sub(end))
+			if p.fetched(start, end, 1); p.next.Sub(end) > longestRest {
+				t.Errorf("busy: %t: it rests for %s", busy, p.next.Sub(end))
 			}
 		}
 	})
