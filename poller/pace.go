@@ -60,7 +60,8 @@ const (
 	lookShareBusy = 6
 	// longestRest bounds that rest: a look that was slow for once (a checkpoint, a busy machine) must not be followed by a
 	// pause many times as long in which nobody announces anything.
-	longestRest = 10 * time.Millisecond
+	longestRest     = 3 * time.Millisecond
+	longestRestBusy = 10 * time.Millisecond
 )
 
 // announced takes in that so many announcements came.
@@ -101,11 +102,11 @@ func (p *pace) fetched(began, now time.Time, events int) {
 	} else {
 		p.rest = min(max(p.limits.look, 2*p.rest), p.limits.lookAtMost)
 	}
-	share := time.Duration(lookShare)
+	share, longest := time.Duration(lookShare), longestRest
 	if p.busy {
-		share = lookShareBusy
+		share, longest = lookShareBusy, longestRestBusy
 	}
-	p.next = now.Add(max(p.rest, min(share*now.Sub(began), longestRest)))
+	p.next = now.Add(max(p.rest, min(share*now.Sub(began), longest)))
 }
 
 // lookSoon has the next look come soon: something has changed with the gate.
