@@ -69,7 +69,7 @@ func TestOwnership(t *testing.T) {
 		b.session.Store(s)
 		b.lanes.offer(&row{id: 1, aggregate: aggregate{"thing", aggregateID(1)}, payload: []byte("{}")})
 		b.startHandlers()
-		b.handlers.Wait()
+		b.handlers.end()
 		if n := len(b.seen()); n != 0 {
 			t.Errorf("handled %d events", n)
 		}

@@ -32,7 +32,7 @@ type Poller struct {
 	currentGate atomic.Pointer[gate]    // of the session
 	settled     settledBox
 
-	handlers sync.WaitGroup
+	handlers *crew
 	gates    sync.WaitGroup
 	// handling is the context of handlers: it outlives Run's by the grace.
 	handling context.Context
@@ -84,6 +84,7 @@ func New(cfg Config) (*Poller, error) {
 		started:    make(chan struct{}),
 		paceLimits: defaultPace,
 	}
+	p.handlers = newCrew(p.handle)
 	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks}
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
@@ -210,7 +211,7 @@ func (p *Poller) work(ctx context.Context, s *session) error {
 func (p *Poller) finishHandlers(cancel context.CancelFunc) error {
 	done := make(chan struct{})
 	go func() {
-		p.handlers.Wait()
+		p.handlers.end()
 		close(done)
 	}()
 	select {
@@ -232,12 +233,12 @@ func (p *Poller) finishHandlers(cancel context.CancelFunc) error {
 // startHandlers starts as many handlers as there are lanes ready and slots free.
 func (p *Poller) startHandlers() {
 	for range p.lanes.startable() {
-		p.handlers.Go(p.handle)
+		p.handlers.call()
 	}
 }
 
 // handle takes one event after another until there is none for it. A handler may end this goroutine (runtime.Goexit): the loop
-// starts another when that event's outcome is settled.
+// calls for another when that event's outcome is settled.
 func (p *Poller) handle() {
 	for {
 		session := p.session.Load()

@@ -62,6 +62,6 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("Run returned %v", err)
 		}
 		close(release)
-		b.handlers.Wait()
+		b.handlers.members.Wait()
 	})
 }
