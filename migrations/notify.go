@@ -59,14 +59,14 @@ func withQueries(ctx context.Context, config *pgx.ConnConfig, ask func(*eventsdb
 	there, err := q.SchemaThere(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("look for the schema: %w", err)
+		return describe(fmt.Errorf("look for the schema: %w", err))
 	case !there.Versioned:
 		return ErrNoModes
 	}
 	version, err := q.SchemaVersion(ctx)
 	switch {
 	case err != nil:
-		return fmt.Errorf("read the schema's version: %w", err)
+		return describe(fmt.Errorf("read the schema's version: %w", err))
 	case version < NotifyVersion:
 		return ErrNoModes
 	}

@@ -173,11 +173,15 @@ func TestDatabaseThatWillNotDo(t *testing.T) {
 		db := pgtest.Database(t)
 		role := strings.ReplaceAll(db.Name, "outbox_test", "nobody")
 		execSQL(t, db, "CREATE ROLE "+role)
-		t.Cleanup(func() { execSQLDetached(t, db, "DROP ROLE "+role) })
+		t.Cleanup(func() { execSQLDetached(t, db, "DROP OWNED BY "+role+"; DROP ROLE "+role) })
 		as := withParameter(t, db.URL, "role", role)
-		for _, line := range append(needing, "migrate status") {
+		for _, line := range append(needing, "migrate status", "migrate notify", "migrate notify off") {
 			execute(t, "", []string{"DATABASE_URL=" + as}, strings.Fields(line)...).fails(t, exitFailure, "privilege")
 		}
+		// It may see the schema, but not change it.
+		execSQL(t, db, "GRANT USAGE ON SCHEMA events TO "+role)
+		execute(t, "", []string{"DATABASE_URL=" + as}, "migrate", "notify", "off").
+			fails(t, exitFailure, "the role lacks a privilege: migrate as the owner of schema events")
 		// Nothing is to do there, and nothing is needed.
 		execute(t, "", []string{"DATABASE_URL=" + withParameter(t, pgtest.EmptyDatabase(t).URL, "role", role)}, "migrate", "up").
 			fails(t, exitFailure, "privilege")

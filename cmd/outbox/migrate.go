@@ -185,7 +185,7 @@ and neither publishers nor workers need a restart.
 		}
 		now, err := migrations.Notify(ctx, config)
 		if err != nil {
-			return explainPrivilege(err, config.User)
+			return err
 		}
 		return a.printf("%s\n", now)
 	})
