@@ -69,7 +69,7 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 			BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4,
 			Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
 		}
-		p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1)}
+		p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
 		o := p.newOwner(db, &gate{})
 		ours, other := db.begin(tableKey(1)), db.begin(tableKey(2))
 		db.draw(ours, 1)
@@ -128,6 +128,13 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 	})
 }
 
+// idleCrew leaves it to the test to take what is to be handled.
+func idleCrew(t interface{ Cleanup(func()) }) *crew {
+	c := newCrew(func() {})
+	t.Cleanup(c.end)
+	return c
+}
+
 func fetchOnce(t *testing.T, o *owner) {
 	t.Helper()
 	rows, bytes := o.lanes.room()
@@ -174,7 +181,7 @@ func newWorld(t *rapid.T, ordering Ordering) *world {
 		fate: map[int64]dispatch.Kind{},
 	}
 	w.lanes = newLanes(cfg.limits())
-	p := &Poller{cfg: cfg, log: cfg.Log, lanes: w.lanes, nudge: make(chan struct{}, 1)}
+	p := &Poller{cfg: cfg, log: cfg.Log, lanes: w.lanes, nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
 	w.loop = p.newOwner(w, &gate{})
 	return w
 }
