@@ -21,7 +21,7 @@ import (
 
 const (
 	// benchBudget is how long `outbox bench` measures by default. Setting up comes on top.
-	benchBudget = 25 * time.Second
+	benchBudget = 18 * time.Second
 	// benchLeast is the least that says anything.
 	benchLeast = time.Second
 )
@@ -44,8 +44,9 @@ with nothing to do. Every figure stands beside its floor, the least that any pro
 in the same run: absolute figures depend on the machine, the ratio is what the outbox costs.
 
 It works in temporary databases (outbox_bench_…) that it creates and drops again, also after Ctrl-C, so the role needs
-CREATEDB. Nothing else is touched, but the server has real work to do meanwhile: other users will notice. It takes a
-minute. The address must be a direct one, not that of a transaction pooler. --for and --html are not taken from the environment.`,
+CREATEDB. Nothing else is touched, but the server has real work to do meanwhile: other users will notice. It takes
+about a minute; setting up is half of that, whatever --for says. The address must be a direct one, not that of a transaction
+pooler. --for and --html are not taken from the environment.`,
 		Example: `  outbox bench --database-url postgres://me:secret@db.example.com/postgres
   outbox bench --html report.html          the same with charts
   outbox bench -o json | jq '.latency[0].ratio_p50'`,
@@ -170,7 +171,10 @@ func newPage(path string) (*page, error) {
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), ".outbox-bench-*.html")
 	if err != nil {
-		return nil, fmt.Errorf("--html: %w", err)
+		if of, ok := errors.AsType[*fs.PathError](err); ok {
+			err = of.Err // its path is that of the temporary file
+		}
+		return nil, fmt.Errorf("--html: cannot write to folder %s: %w", filepath.Dir(path), err)
 	}
 	return &page{path, file}, nil
 }

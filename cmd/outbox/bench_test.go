@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -158,6 +159,14 @@ func TestBenchThatCannot(t *testing.T) {
 		} {
 			execute(t, "", []string{nowhere}, append([]string{"bench"}, strings.Fields(args)...)...).fails(t, exitUsage, want)
 		}
+	})
+	t.Run("a folder that takes no files", func(t *testing.T) {
+		t.Parallel()
+		if runtime.GOOS != "linux" {
+			t.Skip("there is no /proc")
+		}
+		execute(t, "", []string{nowhere}, "bench", "--html", "/proc/report.html").
+			fails(t, exitFailure, "--html: cannot write to folder /proc: no such file or directory")
 	})
 	t.Run("a server that is not there", func(t *testing.T) {
 		t.Parallel()
