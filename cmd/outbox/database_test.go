@@ -178,6 +178,7 @@ func TestDatabaseThatWillNotDo(t *testing.T) {
 		for _, line := range append(needing, "migrate status", "migrate notify", "migrate notify off") {
 			execute(t, "", []string{"DATABASE_URL=" + as}, strings.Fields(line)...).fails(t, exitFailure, "privilege")
 		}
+		execute(t, "", []string{"DATABASE_URL=" + as}, "migrate", "notify").fails(t, exitFailure, "lacks a privilege", "docs/roles.md")
 		// It may see the schema, but not change it.
 		execSQL(t, db, "GRANT USAGE ON SCHEMA events TO "+role)
 		execute(t, "", []string{"DATABASE_URL=" + as}, "migrate", "notify", "off").

@@ -185,7 +185,7 @@ and neither publishers nor workers need a restart.
 		}
 		now, err := migrations.Notify(ctx, config)
 		if err != nil {
-			return err
+			return explainPrivilege(err, config.User) // to read it one need not be the owner
 		}
 		return a.printf("%s\n", now)
 	})
