@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
@@ -172,16 +171,14 @@ pool_mode = transaction
 		_ = command.Process.Kill()
 		_ = command.Wait()
 	})
-	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	pgtest.Eventually(t, func() error {
 		conn, err := net.Dial("unix", filepath.Join(dir, ".s.PGSQL.6432"))
-		if err == nil {
-			_ = conn.Close()
-			return fmt.Sprintf("host=%s port=6432 dbname=%s user=%s", dir, server.Database, server.User)
+		if err != nil {
+			return fmt.Errorf("pgbouncer does not answer: %w", err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("pgbouncer does not answer: %v", err)
-		}
-	}
+		return conn.Close()
+	})
+	return fmt.Sprintf("host=%s port=6432 dbname=%s user=%s", dir, server.Database, server.User)
 }
 
 // giveAway makes a user without privileges the owner of files, and returns its name.

@@ -98,20 +98,16 @@ func receive(t *testing.T, events <-chan *Event) *Event {
 // eventually waits for a condition of the database.
 func eventually(t *testing.T, pool *pgxpool.Pool, n int, where string) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
+	pgtest.Eventually(t, func() error {
 		var got int
 		if err := pool.QueryRow(context.Background(), "SELECT count(*) FROM events.outbox WHERE "+where).Scan(&got); err != nil {
 			t.Fatal(err)
 		}
-		if got == n {
-			return
+		if got != n {
+			return fmt.Errorf("%d rows with %s, want %d", got, where, n)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d rows with %s, want %d", got, where, n)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func newMessage(eventType string) Message {
@@ -372,13 +368,12 @@ func TestWorkerWithoutItsListener(t *testing.T) {
 
 func waitHealth(t *testing.T, w *running, what string, condition func(Health) bool) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for !condition(w.Health()) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain for the worker to be %s: %+v\n%s", what, w.Health(), w.log)
+	pgtest.Eventually(t, func() error {
+		if h := w.Health(); !condition(h) {
+			return fmt.Errorf("for the worker to be %s: %+v\n%s", what, h, w.log)
 		}
-		time.Sleep(time.Millisecond)
-	}
+		return nil
+	})
 }
 
 func TestWorkerRefusesToStart(t *testing.T) {

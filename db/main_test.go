@@ -1,8 +1,8 @@
 package db_test
 
 import (
+	"errors"
 	"testing"
-	"time"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
@@ -33,11 +33,12 @@ func value[T any](t *testing.T, db eventsdb.DBTX, sql string, args ...any) (v T)
 // eventually asks again and again until a condition holds.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
+	pgtest.Eventually(t, func() error {
+		if !condition() {
+			return errors.New(what)
 		}
-	}
+		return nil
+	})
 }
 
 // must returns what a query returned.

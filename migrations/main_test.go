@@ -1,7 +1,6 @@
 package migrations_test
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"slices"
@@ -69,14 +68,12 @@ func query[T any](t *testing.T, db *pgtest.DB, sql string, args ...any) (value T
 // eventually waits until a query returns true.
 func eventually(t *testing.T, db *pgtest.DB, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	for ok := false; !ok; {
-		if err := db.Pool.QueryRow(ctx, sql, args...).Scan(&ok); err != nil {
-			t.Fatalf("wait until %s: %v", sql, err)
+	pgtest.Eventually(t, func() error {
+		if !query[bool](t, db, sql, args...) {
+			return errors.New(sql)
 		}
-		time.Sleep(10 * time.Millisecond) // leave the processor to what is waited for
-	}
+		return nil
+	})
 }
 
 func sqlState(err error) string {

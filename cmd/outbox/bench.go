@@ -44,9 +44,9 @@ with nothing to do. Every figure stands beside its floor, the least that any pro
 in the same run: absolute figures depend on the machine, the ratio is what the outbox costs.
 
 It works in temporary databases (outbox_bench_…) that it creates and drops again, also after Ctrl-C, so the role needs
-CREATEDB. Nothing else is touched, but the server has real work to do meanwhile: other users will notice. It takes
-about a minute; setting up is half of that, whatever --for says. The address must be a direct one, not that of a transaction
-pooler. --for and --html are not taken from the environment.`,
+CREATEDB. Nothing else is touched, but the server has real work to do meanwhile: other users will notice. It takes less
+than a minute; setting up is half of that, whatever --for says. The address must be a direct one, not that of a
+transaction pooler. --for and --html are not taken from the environment.`,
 		Example: `  outbox bench --database-url postgres://me:secret@db.example.com/postgres
   outbox bench --html report.html          the same with charts
   outbox bench -o json | jq '.latency[0].ratio_p50'`,

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -235,17 +236,12 @@ func execSQL(t *testing.T, db *pgtest.DB, sql string, args ...any) {
 // eventually waits until a query returns want.
 func eventually[T comparable](t *testing.T, db *pgtest.DB, want T, sql string, args ...any) {
 	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		got := query[T](t, db, sql, args...)
-		if got == want {
-			return
+	pgtest.Eventually(t, func() error {
+		if got := query[T](t, db, sql, args...); got != want {
+			return fmt.Errorf("%s: still %v, want %v", sql, got, want)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: still %v, want %v", sql, got, want)
-		}
-		execSQL(t, db, "SELECT pg_sleep(0.01)")
-	}
+		return nil
+	})
 }
 
 var invoice = uuid.MustParse("018f6b1e-7c5d-7e2a-8a3b-4c5d6e7f8091").String()

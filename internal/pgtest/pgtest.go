@@ -155,6 +155,21 @@ func Cluster(t testing.TB, opts ...func(*temppg.Options)) *temppg.Server {
 	return server
 }
 
+// Eventually calls condition until it returns nil. After a minute it ends the test with what condition said last.
+func Eventually(t testing.TB, condition func() error) {
+	t.Helper()
+	const pause = 5 * time.Millisecond // leaves the processor to what is waited for
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(pause) {
+		err := condition()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %v", err)
+		}
+	}
+}
+
 // DatabaseOn is [Database] on a private server of [Cluster].
 func DatabaseOn(t testing.TB, server *temppg.Server) *DB {
 	t.Helper()

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -178,14 +177,12 @@ func waitGone(t *testing.T, escaped string) {
 	if err != nil || folder == "" {
 		t.Fatalf("no folder in the output: %q, %v", escaped, err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(folder); errors.Is(err, os.ErrNotExist) {
-			return
+	pgtest.Eventually(t, func() error {
+		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is still there (%v)", folder, err)
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s is still there", folder)
-		}
-	}
+		return nil
+	})
 }
 
 // runChild returns what the child printed, and its exit code.

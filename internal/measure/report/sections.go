@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/seed-9a365b49/outbox/internal/measure"
 	"github.com/seed-9a365b49/outbox/internal/measure/chart"
@@ -20,9 +21,17 @@ func latency(all []measure.Latency) section {
 	for _, l := range all {
 		w, f := l.Worker.Figure(), l.Floor.Figure()
 		name := latencyName(l)
-		if l.Worker.Unsent+l.Floor.Unsent > 0 {
-			s.notes = append(s.notes, fmt.Sprintf("%s were more than the server took: %s could not be published in time, and %s of the floor's.",
-				name, count(float64(l.Worker.Unsent)), count(float64(l.Floor.Unsent))))
+		var unsent []string
+		for _, arm := range []struct {
+			name   string
+			unsent int
+		}{{"worker", l.Worker.Unsent}, {"floor", l.Floor.Unsent}} {
+			if arm.unsent > 0 {
+				unsent = append(unsent, fmt.Sprintf("%s for the %s", count(float64(arm.unsent)), arm.name))
+			}
+		}
+		if len(unsent) > 0 {
+			s.notes = append(s.notes, fmt.Sprintf("%s were more than the server took: it could not commit %s in time.", name, strings.Join(unsent, " and ")))
 		}
 		s.rows = append(s.rows, []string{
 			name, micros(w.P50), micros(w.P95), micros(w.P99), micros(w.P999), micros(w.Max), micros(f.P50), micros(f.P99),
