@@ -183,6 +183,7 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 		Handlers: map[string]func(){
 			pgnames.WakeChannel:    func() { once.Do(func() { close(w.heard) }); p.Wake() },
 			pgnames.ReleaseChannel: p.Released,
+			pgnames.RetryChannel:   p.Redriven,
 		},
 		ProbeChannel: pgnames.ProbeChannel,
 		SendProbe: func(ctx context.Context, payload string) error {

@@ -97,6 +97,21 @@ func literal(arg any) string {
 		return array(arg)
 	case []uuid.UUID:
 		return array(arg)
+	case uuid.NullUUID:
+		if !arg.Valid {
+			return "NULL"
+		}
+		return "'" + arg.UUID.String() + "'"
+	case *string:
+		if arg == nil {
+			return "NULL"
+		}
+		return "'" + *arg + "'"
+	case *int64:
+		if arg == nil {
+			return "NULL"
+		}
+		return fmt.Sprint(*arg)
 	}
 	return fmt.Sprintf("'%v'", arg)
 }

@@ -135,6 +135,43 @@ var ofPool = []question{
 	}, []string{"outbox_pkey", "outbox_unpublished_idx"}, 10},
 }
 
+// ofOperator are the queries of operators, planned for each filter: see db.FreshPlans.
+var ofOperator = []question{
+	{"MatchOldest, dead", match("dead", func(*eventsdb.MatchOldestParams) {}), []string{"outbox_dead_idx"}, 100},
+	{"MatchOldest, dead of a type", match("dead", func(p *eventsdb.MatchOldestParams) { p.EventType = new("none") }), []string{"outbox_dead_idx", "outbox_event_type_occurred_idx"}, 400},
+	{"MatchOldest, pending", match("pending", func(*eventsdb.MatchOldestParams) {}), []string{"outbox_unpublished_idx"}, 100},
+	{"MatchOldest, unpublished of an aggregate", match("unpublished", func(p *eventsdb.MatchOldestParams) {
+		p.AggregateType, p.AggregateID = new("order"), uuid.NullUUID{Valid: true}
+	}), []string{"outbox_unpublished_aggregate_idx", "outbox_unpublished_idx"}, 5000}, // where many of the events are of the aggregate, by the statistics
+	{"MatchNewest, published", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.MatchNewest(ctx, eventsdb.MatchNewestParams{UpTo: live, State: "published", PageSize: 50}))
+	}, []string{"outbox_pkey"}, 100},
+	{"EventsByID", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.EventsByID(ctx, eventsdb.EventsByIDParams{Ids: ids(pending, 50), Payloads: true}))
+	}, []string{"outbox_pkey"}, 400},
+	{"LockEvents", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.LockEvents(ctx, ids(dead, 50)))
+	}, []string{"outbox_pkey"}, 400},
+	{"Surroundings", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.Surroundings(ctx, eventsdb.SurroundingsParams{ID: dead, Bound: 20}))
+	}, []string{"outbox_aggregate_idx", "outbox_pkey", "outbox_retry_aggregate_idx", "outbox_unpublished_aggregate_idx"}, 400},
+	{"LaterPublished", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.LaterPublished(ctx, eventsdb.LaterPublishedParams{Ids: ids(dead, 50), Bound: 20}))
+	}, []string{"outbox_aggregate_idx", "outbox_pkey"}, 2500},
+	{"EventLines", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.EventLines(ctx, ids(dead, 50)))
+	}, []string{"outbox_delivery_pkey", "outbox_pkey"}, 400},
+}
+
+// match asks for a page of the events of a state.
+func match(state string, narrow func(*eventsdb.MatchOldestParams)) func(context.Context, *eventsdb.Queries, int) error {
+	return func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		p := eventsdb.MatchOldestParams{UpTo: end, State: state, PageSize: 50}
+		narrow(&p)
+		return ignored(q.MatchOldest(ctx, p))
+	}
+}
+
 // specified is the specification's fetch. Nothing of ours runs it. Under statistics from another time it may sort the whole
 // backlog, out of any index that has only that.
 var specified = question{"FetchUnpublishedBatch", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
@@ -221,6 +258,7 @@ func TestPlans(t *testing.T) {
 				for _, mode := range modes {
 					s.look(t, pooled(t, d, mode), mode, ofPool...)
 				}
+				s.look(t, pooled(t, d, "force_custom_plan"), "operator", ofOperator...)
 			}
 			publish(t, conn, 1, 10_000)
 			fill(t, conn, 0)

@@ -2,16 +2,20 @@ package db_test
 
 import (
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
@@ -232,7 +236,16 @@ func TestRoles(t *testing.T) {
 		if err := queries.RecordDeliveries(ctx, eventsdb.RecordDeliveriesParams{Ids: []int64{id}, Subscribers: []string{"mail"}, Dead: []bool{false}}); err != nil {
 			t.Fatal(err)
 		}
-		exec(t, operator, "UPDATE events.outbox SET next_retry_at = now() WHERE next_retry_at = 'infinity'")
+		exec(t, ofOwner, fmt.Sprintf("UPDATE events.outbox SET retry_count = 10, next_retry_at = 'infinity' WHERE id IN (%d, %d)", id, publish()))
+		if _, err := admin.Show(ctx, operator, id); err != nil {
+			t.Error(err)
+		}
+		if done, err := admin.Redrive(ctx, operator, []int64{id}); err != nil || done.Events != 1 {
+			t.Errorf("redriven: %+v, %v", done, err)
+		}
+		if n, err := admin.DiscardAll(ctx, operator, admin.Filter{NewerThan: time.Hour}, admin.KeepLines(io.Discard)); err != nil || n == 0 {
+			t.Errorf("discarded: %d, %v", n, err)
+		}
 		if n := must(eventsdb.New(operator).ArchiveOldOutboxEvents(ctx, 0))(t); n == 0 {
 			t.Error("archived nothing")
 		}

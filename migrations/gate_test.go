@@ -224,9 +224,7 @@ func TestNotifyModes(t *testing.T) {
 		}
 		set(t, db, migrations.NotifyAlways)
 		exec(t, db, "ALTER TABLE events.outbox DISABLE TRIGGER outbox_notify")
-		if _, err := migrations.Down(t.Context(), config(t, db)); err != nil {
-			t.Fatal(err)
-		}
+		down(t, db, migrations.NotifyVersion-1)
 		up(t, db)
 		if mode, err := migrations.Notify(t.Context(), config(t, db)); err != nil || mode != migrations.NotifyOff {
 			t.Errorf("after down and up it is %q (%v), want off", mode, err)
@@ -247,9 +245,7 @@ func TestNotifyModes(t *testing.T) {
 		t.Parallel()
 		for name, db := range map[string]*pgtest.DB{"none": pgtest.EmptyDatabase(t), "old": pgtest.Database(t)} {
 			if name == "old" {
-				if _, err := migrations.Down(t.Context(), config(t, db)); err != nil {
-					t.Fatal(err)
-				}
+				down(t, db, migrations.NotifyVersion-1)
 			}
 			if _, err := migrations.Notify(t.Context(), config(t, db)); !errors.Is(err, migrations.ErrNoModes) {
 				t.Errorf("%s: %v", name, err)

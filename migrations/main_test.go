@@ -47,6 +47,16 @@ func up(t *testing.T, db *pgtest.DB) {
 	}
 }
 
+// down takes migrations back until the schema has a version.
+func down(t *testing.T, db *pgtest.DB, version int) {
+	t.Helper()
+	for range migrations.Latest - version {
+		if _, err := migrations.Down(t.Context(), config(t, db)); err != nil {
+			t.Fatalf("Down: %v", err)
+		}
+	}
+}
+
 func exec(t *testing.T, db *pgtest.DB, statements ...string) {
 	t.Helper()
 	for _, statement := range statements {

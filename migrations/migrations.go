@@ -21,7 +21,7 @@ import (
 var files embed.FS
 
 // Latest is the schema version that this build needs: the number of the newest migration.
-const Latest = 9
+const Latest = 10
 
 // Table is where goose records which migrations it applied. It lives in the outbox's own schema,
 // so that a service that uses goose for its own tables shares nothing with it.

@@ -83,7 +83,11 @@ func TestUp(t *testing.T) {
 		if n := applied.Load(); n != migrations.Latest {
 			t.Errorf("%d were told as applied, want %d", n, migrations.Latest)
 		}
-		if want := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}; !slices.Equal(versions, want) {
+		var want []int
+		for version := range migrations.Latest + 1 {
+			want = append(want, version)
+		}
+		if !slices.Equal(versions, want) {
 			t.Errorf("goose recorded %v, want %v", versions, want)
 		}
 	})

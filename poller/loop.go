@@ -52,6 +52,7 @@ func (p *Poller) loop(ctx context.Context, s *session, g *gate) error {
 	o := p.newOwner(s, g)
 	for ctx.Err() == nil {
 		o.takeSettled()
+		o.takeRedriven()
 		o.moveGate()
 		work, next := o.choose()
 		if work == nil {
@@ -154,6 +155,13 @@ func (o *owner) takeSettled() {
 			}
 			o.retries.note(s.result.Kind != dispatch.Published)
 		}
+	}
+}
+
+// takeRedriven has the loop look for due retries if somebody has made some.
+func (o *owner) takeRedriven() {
+	if o.redriven.Swap(false) {
+		o.retries.fromStart(time.Now())
 	}
 }
 

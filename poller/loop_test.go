@@ -157,7 +157,7 @@ type world struct {
 	fate      map[int64]dispatch.Kind
 
 	foreign  bool // ids that are not from the sequence
-	redriven bool // a person has redriven a dead letter
+	silently bool // a person has redriven a dead letter, and told nobody
 	quiet    bool // nothing happens around the loop any more
 }
 
@@ -234,6 +234,7 @@ func (w *world) reloadLanes() bool {
 
 func (w *world) lookForDue() bool {
 	w.loop.takeSettled()
+	w.loop.takeRedriven()
 	if w.loop.retries.next.IsZero() {
 		return false
 	}
@@ -413,7 +414,12 @@ func (w *world) redrive() {
 		if !r.published && r.retryAt == deadLetter {
 			w.Logf("redrive %d", r.id)
 			r.retryAt = w.db.now
-			w.redriven = true
+			if rapid.Bool().Draw(w.T, "tell") {
+				w.loop.Redriven()
+			}
+			// A loop that has yet to hear that the event died takes it for one in flight.
+			died := slices.ContainsFunc(w.unsettled(), func(o outcome) bool { return o.row.id == r.id })
+			w.silently = w.silently || died || !w.loop.redriven.Load()
 			return
 		}
 	}
@@ -458,7 +464,7 @@ func (w *world) finish() {
 			polls = 0
 		default:
 			polls++
-			if w.foreign || w.redriven {
+			if w.foreign || w.silently {
 				w.sweepSlice()
 			}
 		}

@@ -26,6 +26,7 @@ type Poller struct {
 	nudge       chan struct{} // the fetch loop has something to look at
 	woken       atomic.Bool   // a wake came in since the last fetch began
 	calls       atomic.Int64  // announcements that the loop has not counted yet
+	redriven    atomic.Bool   // somebody has made events due since the loop last looked
 	started     chan struct{} // closed when ownership has first been decided
 	once        sync.Once
 	session     atomic.Pointer[session] // of the owner, nil while this worker is not
@@ -107,6 +108,12 @@ func (p *Poller) Wake() {
 // fetchSoon has the loop fetch. Many times in a row are as good as one.
 func (p *Poller) fetchSoon() {
 	p.woken.Store(true)
+	signal(p.nudge)
+}
+
+// Redriven says that somebody has made events due: the loop looks for due retries from the start. It never blocks.
+func (p *Poller) Redriven() {
+	p.redriven.Store(true)
 	signal(p.nudge)
 }
 

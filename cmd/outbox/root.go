@@ -89,6 +89,8 @@ the commit outbox delivers it, within about a millisecond, at least once, in ord
 		newRunCommand(a),
 		newPublishCommand(a),
 		newStatusCommand(a),
+		newListCommand(a),
+		newDeadCommand(a),
 		newBenchCommand(a),
 		newDemoCommand(a),
 		newVersionCommand(a),

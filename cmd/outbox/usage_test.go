@@ -355,6 +355,7 @@ func TestEnvironment(t *testing.T) {
 	t.Run("only what belongs to one call has no variable", func(t *testing.T) {
 		t.Parallel()
 		var excluded []string
+		listFlags, actFlags := []string{"after", "limit", "newest"}, []string{"all", "dry-run", "yes"}
 		everyCommand(t, func(cmd *cobra.Command) {
 			cmd.Flags().VisitAll(func(f *pflag.Flag) {
 				if _, found := f.Annotations[flagOnly]; found {
@@ -362,12 +363,20 @@ func TestEnvironment(t *testing.T) {
 				}
 			})
 		})
-		slices.Sort(excluded)
 		want := []string{
 			"bench --for", "bench --html", "demo --database-url", "demo --for", "demo --rate", "migrate down --all", "migrate down --yes",
 			"publish --aggregate-id", "publish --aggregate-type", "publish --causation-id", "publish --correlation-id",
-			"publish --data", "publish --type", "publish --version",
+			"publish --data", "publish --type", "publish --version", "list --state",
 		}
+		for command, flags := range map[string][]string{
+			"dead list": listFlags, "list": listFlags, "dead retry": actFlags, "dead discard": append([]string{"to"}, actFlags...),
+		} {
+			for _, name := range append(flags, filterFlagNames...) {
+				want = append(want, command+" --"+name)
+			}
+		}
+		slices.Sort(excluded)
+		slices.Sort(want)
 		if !slices.Equal(excluded, want) {
 			t.Errorf("%q\nwant %q", excluded, want)
 		}

@@ -7,6 +7,8 @@ const (
 	WakeChannel = "events_outbox_wake"
 	// ReleaseChannel is notified by an owner that gives the outbox up.
 	ReleaseChannel = "events_outbox_release"
+	// RetryChannel is notified by whoever has made events due (package admin).
+	RetryChannel = "events_outbox_retry"
 	// ProbeChannel carries the listeners' probes of themselves.
 	ProbeChannel = "events_outbox_probe"
 

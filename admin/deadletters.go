@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed-9a365b49/outbox/db"
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+)
+
+// batchSize is how many dead letters of a filter one transaction takes on.
+const batchSize = 500
+
+// NotDeadError says which events are no dead letters, of those that were to be redriven or discarded. Nothing was changed.
+type NotDeadError struct {
+	Missing []int64         // there is no such event
+	Other   map[int64]State // by id
+}
+
+// Error implements error.
+func (e *NotDeadError) Error() string {
+	var problems []string
+	for _, id := range e.Missing {
+		problems = append(problems, fmt.Sprintf("event %d does not exist", id))
+	}
+	for _, id := range slices.Sorted(maps.Keys(e.Other)) {
+		problems = append(problems, fmt.Sprintf("event %d is %s, not dead", id, e.Other[id]))
+	}
+	const most = 5
+	if more := len(problems) - most; more > 0 {
+		problems = append(problems[:most], fmt.Sprintf("and so are %d more", more))
+	}
+	return strings.Join(problems, "; ")
+}
+
+// CheckDead returns a [*NotDeadError] unless all of some events are dead letters.
+func CheckDead(ctx context.Context, db DB, ids []int64) error {
+	return within(ctx, db, func(_ pgx.Tx, q *eventsdb.Queries) error {
+		_, err := lock(ctx, q, unique(ids), true)
+		return err
+	})
+}
+
+// lock returns those of some events that are dead letters, and keeps them so until the transaction ends; nil, and a
+// [*NotDeadError], if all have to be and one is not.
+func lock(ctx context.Context, q *eventsdb.Queries, ids []int64, all bool) ([]int64, error) {
+	rows, err := q.LockEvents(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	wrong := &NotDeadError{Other: make(map[int64]State)}
+	found := make(map[int64]bool, len(rows))
+	var dead []int64
+	for _, r := range rows {
+		found[r.ID] = true
+		if state := stateOf(r.PublishedAt, r.NextRetryAt); state != Dead {
+			wrong.Other[r.ID] = state
+			continue
+		}
+		dead = append(dead, r.ID)
+	}
+	for _, id := range ids {
+		if !found[id] {
+			wrong.Missing = append(wrong.Missing, id)
+		}
+	}
+	if all && len(wrong.Missing)+len(wrong.Other) > 0 {
+		return nil, wrong
+	}
+	return dead, nil
+}
+
+// each calls act with the dead letters that match a filter and are there when it begins, a batch at a time, in the order of their ids.
+func each(ctx context.Context, db DB, f Filter, act func(ids []int64) error) error {
+	f.State = Dead
+	if err := f.validate(); err != nil {
+		return err
+	}
+	q := queries(db)
+	last, err := match(ctx, q, f, Page{Limit: 1, Newest: true})
+	if err != nil || len(last) == 0 {
+		return err
+	}
+	for s := (span{everywhere.after, last[0]}); ; {
+		ids, err := q.MatchOldest(ctx, f.params(s, batchSize))
+		if err != nil || len(ids) == 0 {
+			return err
+		}
+		if err := act(ids); err != nil {
+			return err
+		}
+		s.after = ids[len(ids)-1]
+	}
+}
+
+// unique returns ids in rising order, each once.
+func unique(ids []int64) []int64 { return slices.Compact(slices.Sorted(slices.Values(ids))) }
+
+// within runs do in a transaction.
+func within(ctx context.Context, db DB, do func(tx pgx.Tx, q *eventsdb.Queries) error) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return do(tx, queries(tx)) })
+}
+
+// queries are planned for each filter anew, as db/queries/events/operate.sql wants it.
+func queries(conn eventsdb.DBTX) *eventsdb.Queries { return eventsdb.New(db.FreshPlans(conn)) }

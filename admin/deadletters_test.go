@@ -1,0 +1,282 @@
+package admin_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
+	"github.com/seed-9a365b49/outbox/internal/pgtest"
+)
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	blocking := add(t, db, 1, isRetrying)
+	id := add(t, db, 1, isPending)
+	add(t, db, 1, isPublished)
+	add(t, db, 1, isDead)
+	add(t, db, 2, isPending)
+	exec(t, db, "INSERT INTO events.outbox_delivery (outbox_id, subscriber, dead) VALUES ($1, 'mail', false), ($1, 'crm', true)", blocking)
+
+	d, err := admin.Show(t.Context(), db.Pool, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.State != admin.Pending || d.BlockedBy != blocking || d.LaterUnpublished != 1 || d.LaterPublished != 1 || len(d.Deliveries) != 0 {
+		t.Errorf("%+v", d)
+	}
+	if !strings.Contains(string(d.Payload), "12345678901234567890") {
+		t.Errorf("payload %s: a digit is lost", d.Payload)
+	}
+	if d, err = admin.Show(t.Context(), db.Pool, blocking); err != nil {
+		t.Fatal(err)
+	}
+	if d.State != admin.Retrying || d.BlockedBy != 0 || d.LaterUnpublished != 2 || d.NextRetryAt == nil || d.LastError != "no route" || d.RetryCount != 1 {
+		t.Errorf("%+v", d)
+	}
+	if len(d.Deliveries) != 2 || d.Deliveries[0].Subscriber != "crm" || !d.Deliveries[0].Dead || d.Deliveries[1].Dead || d.Deliveries[1].At.IsZero() {
+		t.Errorf("deliveries %+v", d.Deliveries)
+	}
+	if _, err := admin.Show(t.Context(), db.Pool, 4711); !errors.Is(err, admin.ErrNotFound) {
+		t.Errorf("an unknown id: %v", err)
+	}
+
+	exec(t, db, "UPDATE events.outbox SET occurred_at = '-infinity' WHERE id = $1", id)
+	if d, err := admin.Show(t.Context(), db.Pool, id); err != nil || !d.OccurredAt.IsZero() {
+		t.Errorf("occurred at -infinity: %+v, %v", d, err)
+	}
+}
+
+// states returns the state of every event, by id.
+func states(t *testing.T, db *pgtest.DB) map[int64]admin.State {
+	t.Helper()
+	events, err := admin.List(t.Context(), db.Pool, admin.Filter{State: admin.All}, admin.Page{Limit: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := make(map[int64]admin.State)
+	for _, e := range events {
+		of[e.ID] = e.State
+	}
+	return of
+}
+
+func TestRedrive(t *testing.T) {
+	t.Parallel()
+
+	t.Run("dead letters are due, in the order of their ids, with their counts", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		var ids []int64
+		for range 5 {
+			ids = append(ids, add(t, db, 1, isDead))
+		}
+		add(t, db, 1, isPublished)
+		add(t, db, 1, isPublished)
+		add(t, db, 2, isDead) // not chosen
+		listening := db.Connect(t)
+		if _, err := listening.Exec(t.Context(), "LISTEN "+pgnames.RetryChannel); err != nil {
+			t.Fatal(err)
+		}
+
+		done, err := admin.Redrive(t.Context(), db.Pool, []int64{ids[3], ids[0], ids[3], ids[1], ids[2]})
+		if err != nil || done.Events != 4 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if want := map[int64]int64{ids[0]: 2, ids[1]: 2, ids[2]: 2, ids[3]: 2}; !maps.Equal(done.Overtaken, want) {
+			t.Errorf("overtaken %v, want %v", done.Overtaken, want)
+		}
+		if _, err := listening.WaitForNotification(t.Context()); err != nil {
+			t.Errorf("nobody is woken: %v", err)
+		}
+		due := value[[]int64](t, db, "SELECT array_agg(id ORDER BY next_retry_at, id DESC) FROM events.outbox WHERE next_retry_at <= now() AND retry_count = 10")
+		if !slices.Equal(due, ids[:4]) {
+			t.Errorf("due are %v, want %v", due, ids[:4])
+		}
+	})
+
+	t.Run("if one is no dead letter, nothing is changed", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead, pending, retrying, published := add(t, db, 1, isDead), add(t, db, 2, isPending), add(t, db, 3, isRetrying), add(t, db, 4, isPublished)
+		before := states(t, db)
+		_, err := admin.Redrive(t.Context(), db.Pool, []int64{dead, pending, retrying, published, 4711})
+		wrong, ok := errors.AsType[*admin.NotDeadError](err)
+		if !ok || !slices.Equal(wrong.Missing, []int64{4711}) ||
+			!maps.Equal(wrong.Other, map[int64]admin.State{pending: admin.Pending, retrying: admin.Retrying, published: admin.Published}) {
+			t.Errorf("%v", err)
+		}
+		if after := states(t, db); !maps.Equal(before, after) {
+			t.Errorf("states were %v, are %v", before, after)
+		}
+	})
+
+	t.Run("all that match are redriven, also in several batches", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		exec(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, retry_count, next_retry_at)
+			SELECT 'order', gen_random_uuid(), CASE WHEN i % 2 = 0 THEN 'Placed' ELSE 'Paid' END, '{}', 10, 'infinity' FROM generate_series(1, 2400) i`)
+		done, err := admin.RedriveAll(t.Context(), db.Pool, admin.Filter{State: admin.All, EventType: "Paid"})
+		if err != nil || done.Events != 1200 || len(done.Overtaken) != 0 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+		if n := value[int](t, db, "SELECT count(*) FROM events.outbox WHERE event_type = 'Paid' AND next_retry_at <= now()"); n != 1200 {
+			t.Errorf("%d are due", n)
+		}
+		if n := value[int](t, db, "SELECT count(DISTINCT next_retry_at) FROM events.outbox WHERE next_retry_at <= now()"); n != 1200 {
+			t.Errorf("they have %d different times, want one each", n)
+		}
+		if n := value[int](t, db, "SELECT count(*) FROM events.outbox WHERE event_type = 'Placed' AND next_retry_at = 'infinity'"); n != 1200 {
+			t.Errorf("%d others are dead, want them all", n)
+		}
+	})
+
+	t.Run("within a transaction of the caller's it can be taken back", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead := add(t, db, 1, isDead)
+		tx, err := db.Pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if done, err := admin.RedriveAll(t.Context(), tx, admin.Filter{}); err != nil || done.Events != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := states(t, db)[dead]; got != admin.Dead {
+			t.Errorf("it is %s", got)
+		}
+	})
+}
+
+func TestDiscard(t *testing.T) {
+	t.Parallel()
+
+	// line is a kept event.
+	type line struct {
+		ID         int64           `json:"id"`
+		Payload    json.RawMessage `json:"payload"`
+		Region     string          `json:"region"`
+		Deliveries []admin.Delivery
+	}
+	parse := func(t *testing.T, text []byte) (lines []line) {
+		t.Helper()
+		for l := range bytes.Lines(text) {
+			var one line
+			if err := json.Unmarshal(l, &one); err != nil {
+				t.Fatalf("%s: %v", l, err)
+			}
+			lines = append(lines, one)
+		}
+		return lines
+	}
+
+	t.Run("events are kept whole before they are deleted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		exec(t, db, "ALTER TABLE events.outbox ADD COLUMN region TEXT DEFAULT 'eu'") // of the service
+		for range 30 {
+			add(t, db, 1, isDead)
+		}
+		first, other := add(t, db, 2, isDead), add(t, db, 3, isDead)
+		exec(t, db, "INSERT INTO events.outbox_delivery (outbox_id, subscriber) VALUES ($1, 'mail')", first)
+		var plain, zipped bytes.Buffer
+		if n, err := admin.Discard(t.Context(), db.Pool, []int64{first, first}, admin.KeepLines(&plain)); err != nil || n != 1 {
+			t.Fatalf("%d, %v", n, err)
+		}
+		lines := parse(t, plain.Bytes())
+		if len(lines) != 1 || lines[0].ID != first || lines[0].Region != "eu" || len(lines[0].Deliveries) != 1 || !strings.Contains(string(lines[0].Payload), "12345678901234567890") {
+			t.Errorf("kept %s", plain.Bytes())
+		}
+		for _, f := range []admin.Filter{{AggregateID: nullUUID(3)}, {}} { // two members of one gzip file
+			if _, err := admin.DiscardAll(t.Context(), db.Pool, f, admin.KeepGzip(&zipped)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		unzip, err := gzip.NewReader(&zipped)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		if _, err := text.ReadFrom(unzip); err != nil {
+			t.Fatal(err)
+		}
+		if lines := parse(t, text.Bytes()); len(lines) != 31 || lines[0].ID != other {
+			t.Errorf("%d lines are kept, the first of event %d", len(lines), lines[0].ID)
+		}
+		if left := states(t, db); len(left) != 0 {
+			t.Errorf("left are %v", left)
+		}
+	})
+
+	t.Run("a table keeps rows that can be put back", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for range 2 { // it is made once
+			id := add(t, db, 1, isDead)
+			row := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", id)
+			if n, err := admin.Discard(t.Context(), db.Pool, []int64{id}, admin.KeepTable(pgx.Identifier{"public", `odd "name"`})); err != nil || n != 1 {
+				t.Fatalf("%d, %v", n, err)
+			}
+			exec(t, db, `INSERT INTO events.outbox SELECT (jsonb_populate_record(NULL::events.outbox, event)).* FROM public."odd ""name""" WHERE id = $1`, id)
+			if again := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", id); again != row {
+				t.Errorf("put back: %s, was %s", again, row)
+			}
+		}
+		if n := value[int](t, db, `SELECT count(*) FROM public."odd ""name""" WHERE kept_at <= now() AND kept_by = session_user`); n != 2 {
+			t.Errorf("%d rows, want 2", n)
+		}
+	})
+
+	t.Run("what cannot be kept is not deleted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for range 3 {
+			add(t, db, 1, isDead)
+		}
+		full := errors.New("disk full")
+		keep := func(ctx context.Context, tx pgx.Tx, ids []int64) error { return full }
+		if n, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{}, keep); n != 0 || !errors.Is(err, full) {
+			t.Errorf("%d, %v", n, err)
+		}
+		if _, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{}, nil); err == nil {
+			t.Error("nothing keeps them, and there is no error")
+		}
+		if left := states(t, db); len(left) != 3 {
+			t.Errorf("left are %v", left)
+		}
+	})
+
+	t.Run("only dead letters are deleted", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead := add(t, db, 1, isDead)
+		for _, state := range []string{isPending, isRetrying, isPublished} {
+			add(t, db, 2, state)
+		}
+		var kept bytes.Buffer
+		n, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{State: admin.All, NewerThan: time.Hour}, admin.KeepLines(&kept))
+		if err != nil || n != 1 {
+			t.Errorf("%d, %v", n, err)
+		}
+		if left := states(t, db); len(left) != 3 || left[dead] != "" {
+			t.Errorf("left are %v", left)
+		}
+		if _, err := admin.Discard(t.Context(), db.Pool, slices.Collect(maps.Keys(states(t, db))), admin.KeepLines(&kept)); err == nil {
+			t.Error("others were discarded")
+		}
+	})
+}

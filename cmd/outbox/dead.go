@@ -1,0 +1,389 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
+
+	"github.com/seed-9a365b49/outbox/admin"
+)
+
+func newDeadCommand(a *app) *cobra.Command {
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List dead letters",
+		Long:  "List the dead letters that match all flags given.\n\n" + listTable,
+		Example: `  outbox dead list
+  outbox dead list --type InvoicePaid --error-contains timeout --newer-than 24h
+  outbox dead list -o json | jq -r '.events[].id'`,
+		Args: noArguments,
+	}
+	return group(&cobra.Command{
+		Use:   "dead",
+		Short: "List, show, retry and discard dead letters",
+		Long: `List, show, retry and discard dead letters: events that failed ten times, or for good, and are not tried again. They stay until somebody
+acts, and hold back nothing.`,
+		Example: `  outbox dead list                                    what failed, and why
+  outbox dead show 4711                               all about one event, with its payload
+  outbox dead retry 4711                              try it again
+  outbox dead retry --all --type InvoicePaid          try all of a type again
+  outbox dead discard 4711 --to discarded.ndjson      give it up, and keep a copy`,
+	}, listing(a, list, func() admin.State { return admin.Dead }), newDeadShowCommand(a), newDeadRetryCommand(a), newDeadDiscardCommand(a))
+}
+
+func newDeadShowCommand(a *app) *cobra.Command {
+	var db databaseFlags
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show all about one event, dead or not, with its payload",
+		Long: `Show all about one event, dead or not: its payload, how often it failed and why, which subscribers are through with it, and what it means to its
+aggregate: which earlier event it waits for, and how many later ones wait for it or were published before it.`,
+		Example: `  outbox dead show 4711
+  outbox dead show 4711 -o json | jq .payload.data`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageErrorf("give the id of one event: see `%s --help`", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	output := choiceFlag(cmd, "output", "o", "text", "how to print it", "text", "json")
+	db.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ids, err := parseIDs(args)
+		addr, addrErr := a.address(cmd, &db)
+		if err := errors.Join(err, addrErr); err != nil {
+			return err
+		}
+		var detail *admin.Detail
+		err = a.onOutbox(cmd.Context(), addr, "dead-show", listTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			detail, err = admin.Show(ctx, conn, ids[0])
+			return err
+		})
+		if errors.Is(err, admin.ErrNotFound) {
+			return explain(err, "event %d does not exist", ids[0])
+		}
+		if err != nil {
+			return err
+		}
+		if output.value == "json" {
+			return outputError(writeJSON(a.stdout, detail))
+		}
+		return outputError(writeDetail(a.stdout, detail))
+	}
+	return cmd
+}
+
+func writeDetail(w io.Writer, d *admin.Detail) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(table, "%s\t%s\n", name, value)
+		}
+	}
+	const whole = 4096 // characters: more than any error has
+	row("event", strconv.FormatInt(d.ID, 10))
+	row("public id", d.PublicID.String())
+	row("state", string(d.State))
+	row("aggregate", printable(d.AggregateType, whole)+"/"+d.AggregateID.String())
+	row("type", printable(d.EventType, whole))
+	row("occurred", cmp.Or(stamp(&d.OccurredAt), "infinity"))
+	row("published", stamp(d.PublishedAt))
+	row("failures", strconv.Itoa(d.RetryCount))
+	row("last error", printable(d.LastError, whole))
+	row("tried again", stamp(d.NextRetryAt))
+	for _, s := range d.Deliveries {
+		fate := "delivered"
+		if s.Dead {
+			fate = "failed for good"
+		}
+		row("subscriber", fmt.Sprintf("%s: %s at %s", printable(s.Subscriber, whole), fate, stamp(&s.At)))
+	}
+	if d.BlockedBy != 0 && (d.State == admin.Pending || d.State == admin.Retrying) {
+		row("waits for", fmt.Sprintf("event %d of its aggregate, which is retrying", d.BlockedBy))
+	}
+	row("later events", laterEvents(d))
+	if err := table.Flush(); err != nil {
+		return err
+	}
+	var payload bytes.Buffer
+	if err := json.Indent(&payload, d.Payload, "", "  "); err != nil {
+		return fmt.Errorf("payload: %w", err)
+	}
+	_, err := fmt.Fprintf(w, "payload\n%s\n", payload.Bytes())
+	return err
+}
+
+// laterEvents says what an event means to the later ones of its aggregate.
+func laterEvents(d *admin.Detail) string {
+	if d.State == admin.Published {
+		return ""
+	}
+	unpublished := fmt.Sprintf("%s not published", atMost(d.LaterUnpublished))
+	if d.State == admin.Retrying {
+		unpublished = fmt.Sprintf("%s of its aggregate wait for it", atMost(d.LaterUnpublished))
+	}
+	return fmt.Sprintf("%s, %s published", unpublished, atMost(d.LaterPublished))
+}
+
+// atMost is a count that may have stopped.
+func atMost(n int64) string {
+	if n >= admin.CountAtMost {
+		return strconv.Itoa(admin.CountAtMost) + "+"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// selection is which dead letters a command acts on, and whether it has to ask.
+type selection struct {
+	db      databaseFlags
+	filters filterFlags
+	all     bool
+	yes     bool
+	dryRun  bool
+}
+
+func (s *selection) add(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&s.all, "all", false, "all dead letters that match the flags, instead of ids")
+	s.filters.add(cmd)
+	cmd.Flags().BoolVarP(&s.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&s.dryRun, "dry-run", false, "say how many there are, and change nothing")
+	onlyAsFlags(cmd.Flags(), "all", "yes", "dry-run")
+	s.db.add(cmd)
+}
+
+// chosen is a selection that has been checked: ids, or a filter.
+type chosen struct {
+	ids    []int64
+	filter admin.Filter
+}
+
+func (s *selection) choose(cmd *cobra.Command, args []string) (chosen, error) {
+	ids, err := parseIDs(args)
+	filter, filterErr := s.filters.filter(cmd, admin.Dead)
+	err = errors.Join(err, filterErr)
+	switch {
+	case len(args) > 0 && (s.all || s.filters.given(cmd)):
+		err = errors.Join(err, usageErrorf("give ids, or --all with filters, not both"))
+	case len(args) == 0 && !s.all && s.filters.given(cmd):
+		err = errors.Join(err, usageErrorf("add --all to take all dead letters that match"))
+	case len(args) == 0 && !s.all:
+		err = errors.Join(err, usageErrorf("which ones? give ids, or --all: see `%s --help`", cmd.CommandPath()))
+	}
+	return chosen{slices.Compact(slices.Sorted(slices.Values(ids))), filter}, err
+}
+
+// acting is a command that does something to dead letters after it has asked: verb is what it asks, did is what it says in a dry run.
+func acting(a *app, cmd *cobra.Command, s *selection, verb string, act func(ctx context.Context, conn *pgx.Conn, c chosen) error) *cobra.Command {
+	s.add(cmd)
+	cmd.Args = cobra.ArbitraryArgs
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := s.choose(cmd, args)
+		if !s.yes && !s.dryRun && !isTerminal(a.stdin) {
+			err = errors.Join(err, usageErrorf("nothing was changed: nobody can be asked here, so confirm with --yes (or look with --dry-run)"))
+		}
+		addr, addrErr := a.address(cmd, &s.db)
+		if err := errors.Join(err, addrErr); err != nil {
+			return err
+		}
+		return a.onOutbox(cmd.Context(), addr, "dead-"+strings.ToLower(verb), 0, func(ctx context.Context, conn *pgx.Conn) error {
+			n, err := c.count(ctx, conn)
+			if err != nil {
+				return nothingChanged(err)
+			}
+			if n == 0 {
+				return a.printf("no dead letters match: nothing to do\n")
+			}
+			if s.dryRun {
+				return a.printf("%s %s would be affected; nothing was changed\n", atMost(n), deadLetters(n))
+			}
+			if !s.yes {
+				yes, err := a.ask(ctx, fmt.Sprintf("%s %s %s at %s?", verb, atMost(n), deadLetters(n), addr.server()))
+				if err != nil {
+					return err
+				}
+				if !yes {
+					return a.printf("nothing was changed\n")
+				}
+			}
+			return nothingChanged(act(ctx, conn, c))
+		})
+	}
+	return cmd
+}
+
+// count says how many dead letters are meant. Of ids, all have to be dead letters.
+func (c chosen) count(ctx context.Context, conn *pgx.Conn) (int64, error) {
+	if len(c.ids) > 0 {
+		return int64(len(c.ids)), admin.CheckDead(ctx, conn, c.ids)
+	}
+	n, err := admin.Count(ctx, conn, c.filter)
+	return int64(n), err
+}
+
+// nothingChanged says so where ids were wrong.
+func nothingChanged(err error) error {
+	if wrong, ok := errors.AsType[*admin.NotDeadError](err); ok {
+		return explain(err, "%v: nothing was changed", wrong)
+	}
+	return err
+}
+
+func deadLetters(n int64) string {
+	if n == 1 {
+		return "dead letter"
+	}
+	return "dead letters"
+}
+
+// ask asks a person; only yes is yes.
+func (a *app) ask(ctx context.Context, question string) (bool, error) {
+	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
+	answer := make(chan string, 1)
+	go func() { // it ends with the process, should nobody answer
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case line := <-answer:
+		return line == "y" || line == "yes", nil
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+}
+
+// logged writes what was done to dead letters, and who did it, as a line of log.
+func (a *app) logged(conn *pgx.Conn, c chosen, did string, n int) {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	log := newLogger(a.stderr, "info", "auto")
+	line := log.Info().Int("events", n).Str("database", conn.Config().Database).Str("database_user", conn.Config().User).
+		Str("by", name+"@"+host)
+	if len(c.ids) > 0 {
+		line = line.Ints64("event_ids", c.ids[:min(100, len(c.ids))])
+	}
+	line.Msg(did)
+}
+
+func newDeadRetryCommand(a *app) *cobra.Command {
+	var s selection
+	cmd := &cobra.Command{
+		Use:   "retry [ID …]",
+		Short: "Try dead letters again",
+		Long: `Try dead letters again, in the order of their ids, at once. Each has one attempt: its count of failures stays, and if it fails it is dead again. Until then
+it holds back the later events of its aggregate. If later events of the aggregate were published already, this one goes out after them: that is said at the end.
+
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a time.`,
+		Example: `  outbox dead retry 4711 4712
+  outbox dead retry --all --type InvoicePaid --error-contains timeout --dry-run
+  outbox dead retry --all --yes`,
+	}
+	return acting(a, cmd, &s, "Retry", func(ctx context.Context, conn *pgx.Conn, c chosen) error {
+		redrive := func() (admin.Redriven, error) { return admin.RedriveAll(ctx, conn, c.filter) }
+		if len(c.ids) > 0 {
+			redrive = func() (admin.Redriven, error) { return admin.Redrive(ctx, conn, c.ids) }
+		}
+		done, err := redrive()
+		if done.Events > 0 {
+			a.logged(conn, c, "dead_letters_redriven", done.Events)
+		}
+		return errors.Join(err, a.writeRedriven(done))
+	})
+}
+
+// overtakenShown is how many events are named.
+const overtakenShown = 10
+
+func (a *app) writeRedriven(done admin.Redriven) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s tried again\n", done.Events, areIs(done.Events, "dead letter is", "dead letters are"))
+	ids := slices.Sorted(maps.Keys(done.Overtaken))
+	for _, id := range ids[:min(overtakenShown, len(ids))] {
+		n, more := done.Overtaken[id], ""
+		if n == admin.Next {
+			more = " or more"
+		}
+		fmt.Fprintf(&b, "event %d goes out after %d%s later %s of its aggregate\n", id, n, more, areIs(int(n), "event", "events"))
+	}
+	if n := len(ids) - overtakenShown; n > 0 {
+		fmt.Fprintf(&b, "and so do %d more\n", n)
+	}
+	return a.printf("%s", b.String())
+}
+
+func areIs(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}
+
+func newDeadDiscardCommand(a *app) *cobra.Command {
+	var s selection
+	var to keeper
+	cmd := &cobra.Command{
+		Use:   "discard [ID …] --to FILE",
+		Short: "Delete dead letters, and keep a copy",
+		Long: `Delete dead letters, after a copy has been written to where --to says:
+
+  FILE.ndjson      appended to the file, a line of JSON each, with every column
+  FILE.ndjson.gz   the same, compressed
+  -                the same, on standard output
+  table:S.T        inserted into table T of schema S, in the same transaction; it is made if it is not there
+
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a time: after an error
+the file can have some that were not deleted.`,
+		Example: `  outbox dead discard 4711 --to discarded.ndjson
+  outbox dead discard --all --type InvoicePaid --older-than 720h --to table:ops.discarded_events
+  gunzip -c discarded.ndjson.gz | jq -r .event_type | sort | uniq -c`,
+	}
+	cmd.Flags().Var(&to, "to", "where to keep a copy: `FILE.ndjson`, FILE.ndjson.gz, - or table:SCHEMA.TABLE; required")
+	onlyAsFlags(cmd.Flags(), "to")
+	cmd = acting(a, cmd, &s, "Discard", func(ctx context.Context, conn *pgx.Conn, c chosen) (err error) {
+		keep, closeKeep, err := to.open(a.stdout)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, closeKeep()) }()
+		discard := func() (int, error) { return admin.DiscardAll(ctx, conn, c.filter, keep) }
+		if len(c.ids) > 0 {
+			discard = func() (int, error) { return admin.Discard(ctx, conn, c.ids, keep) }
+		}
+		n, err := discard()
+		if n > 0 {
+			a.logged(conn, c, "dead_letters_discarded", n)
+		}
+		if err == nil && to.value != "-" {
+			err = a.printf("%d %s discarded; kept in %s\n", n, areIs(n, "dead letter is", "dead letters are"), to.value)
+		}
+		return err
+	})
+	run := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if to.value == "" && !s.dryRun {
+			return usageErrorf("where to keep a copy? give --to FILE.ndjson, or --to table:SCHEMA.TABLE")
+		}
+		return run(cmd, args)
+	}
+	return cmd
+}
