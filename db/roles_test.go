@@ -80,6 +80,7 @@ func TestRoles(t *testing.T) {
 	if err := migrations.Up(t.Context(), ofOwner.Config(), nil); err != nil {
 		t.Fatalf("the owner cannot migrate: %v", err)
 	}
+	exec(t, ofOwner, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA events FROM PUBLIC") // as some databases do
 	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"])
 	publisher := as(t, server, database, "outbox_publisher", "")
 	worker := as(t, server, database, "outbox_worker", pgnames.OwnerApplication)

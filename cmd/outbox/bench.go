@@ -40,12 +40,13 @@ func newBenchCommand(a *app) *cobra.Command {
 		Use:   "bench",
 		Short: "Measure the outbox on your own server, beside what PostgreSQL itself can do",
 		Long: `Measure the outbox on your own server: from commit to handler, working off a backlog, what publishers pay, and a worker
-with nothing to do. Every figure stands beside its floor, the least that any program must do for the same effect, measured
-in the same run: absolute figures depend on the machine, the ratio is what the outbox costs.
+with nothing to do. Every figure but that of the idle worker stands beside its floor, a bare program with the same effect, measured
+in the same run: absolute figures depend on the machine, the ratio is what the outbox costs. A ratio on the right side of 1 is
+noise, or the bare program's lack of finesse.
 
 It works in temporary databases (outbox_bench_…) that it creates and drops again, also after Ctrl-C, so the role needs
 CREATEDB. Nothing else is touched, but the server has real work to do meanwhile: other users will notice. It takes less
-than a minute; setting up is half of that, whatever --for says. The address must be a direct one, not that of a
+than a minute, most of it for setting up, whatever --for says. The address must be a direct one, not that of a
 transaction pooler. --for and --html are not taken from the environment.`,
 		Example: `  outbox bench --database-url postgres://me:secret@db.example.com/postgres
   outbox bench --html report.html          the same with charts

@@ -3,6 +3,7 @@ package measure
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,7 @@ func (i IdleWorker) Run(ctx context.Context, s *Server) (result Idled, err error
 		return result, err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
+	debug.FreeOSMemory() // else what earlier measurements left is cleaned up within the window
 	if err := wait(ctx, i.Settle); err != nil {
 		return result, err
 	}
