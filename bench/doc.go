@@ -12,7 +12,7 @@
 // # How to read it
 //
 // Absolute figures depend on the machine, on its disk and on what else it does. What travels is the ratio: every benchmark
-// runs its floor (the least that any program must do for the same effect) beside the outbox, taking turns with it, on a
+// runs its floor (a bare program with the same effect) beside the outbox, taking turns with it, on a
 // table with the same columns, indexes and triggers, and reports the outbox, the floor, and the one divided by the
 // other. Where a round is repeated, medians are reported. Nothing fails because it is slow. The workloads are those of internal/measure.
 //

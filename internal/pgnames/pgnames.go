@@ -18,6 +18,9 @@ const (
 	// GateLock is the first key of the advisory lock that a sleeping owner holds and publishers try, "gate" in ASCII; the
 	// second is the OID of events.outbox (migration 00009_gate.sql).
 	GateLock int32 = 0x67617465
+	// ArchiveLock is the first key of the advisory lock of whoever deletes old events, "arch" in ASCII; the second is the OID of
+	// events.outbox.
+	ArchiveLock int32 = 0x61726368
 	// MigrationLock is the advisory lock of whoever migrates, "outbox" in ASCII.
 	MigrationLock int64 = 0x6f7574626f78
 

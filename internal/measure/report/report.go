@@ -44,4 +44,4 @@ func (r Report) sections() (sections []section) {
 
 // caution is how to take the figures.
 const caution = "Absolute figures depend on the machine, its disk and what else it does. What travels is the ratio to the floor: " +
-	"the least that any program must do for the same effect, measured in the same run, taking turns."
+	"a bare program with the same effect, measured in the same run, taking turns."
