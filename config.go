@@ -72,6 +72,13 @@ type Config struct {
 	// (three times wal_writer_delay, PostgreSQL manual, "Asynchronous Commit"), and nothing is lost. Failed
 	// attempts are always written to the disk.
 	DurableMarks bool
+	// ArchiveAt has the worker delete old events once a day, at a time such as "04:00", if it is the owner then: see [admin.Archive].
+	// The worker's role then needs DELETE on events.outbox. Empty: never, which is right where `outbox archive` runs from cron.
+	ArchiveAt string
+	// ArchiveZone is the time zone of ArchiveAt by its IANA name, such as "Europe/Berlin". Defaults to UTC.
+	ArchiveZone string
+	// Retention is how long ago an event must have been published to be deleted then. Defaults to 30 days.
+	Retention time.Duration
 	// ConnectTimeout bounds the first connection, and each later attempt. Defaults to 10 s.
 	ConnectTimeout time.Duration
 
@@ -100,6 +107,12 @@ func (c Config) withDefaults() (Config, error) {
 			errs = append(errs, fmt.Errorf("DatabaseURL: %w", err))
 		}
 	}
+	if _, err := c.daily(); err != nil {
+		errs = append(errs, err)
+	}
+	if c.Retention < 0 {
+		errs = append(errs, fmt.Errorf("a Retention of %s is negative", c.Retention))
+	}
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ConnectTimeout: %s is negative", c.ConnectTimeout))
 	}
@@ -110,6 +123,18 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, err)
 	}
 	return c, errors.Join(errs...)
+}
+
+// daily is when to archive; nil: never.
+func (c Config) daily() (*daily, error) {
+	if c.ArchiveAt == "" {
+		if c.ArchiveZone != "" || c.Retention != 0 {
+			return nil, errors.New("set ArchiveAt: without it ArchiveZone and Retention have no effect")
+		}
+		return nil, nil
+	}
+	at, err := parseDaily(c.ArchiveAt, c.ArchiveZone)
+	return &at, err
 }
 
 // poller is the part of the configuration that is the poller's.

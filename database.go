@@ -68,7 +68,7 @@ func connect(ctx context.Context, cfg Config) (db *database, err error) {
 
 	checking, cancel := context.WithTimeout(ctx, cfg.ConnectTimeout)
 	defer cancel()
-	if err := db.check(checking, cfg.Log); err != nil {
+	if err := db.check(checking, cfg); err != nil {
 		return db, err
 	}
 	conn, err := db.connectListener(checking)
@@ -145,7 +145,7 @@ func (db *database) close() {
 }
 
 // check asks whether a worker can work on this database.
-func (db *database) check(ctx context.Context, log zerolog.Logger) error {
+func (db *database) check(ctx context.Context, cfg Config) error {
 	queries := eventsdb.New(db.pool)
 	there, err := queries.SchemaThere(ctx)
 	switch {
@@ -167,14 +167,14 @@ func (db *database) check(ctx context.Context, log zerolog.Logger) error {
 	case db.facts.Version > migrations.Latest:
 		return fmt.Errorf("%w: database %q has version %d, this build knows %d; use a newer outbox", ErrNewerSchema, there.Database, db.facts.Version, migrations.Latest)
 	}
-	missing, err := queries.MissingPrivileges(ctx)
+	missing, err := queries.MissingPrivileges(ctx, cfg.ArchiveAt != "")
 	if err != nil {
 		return explainPrivileges(fmt.Errorf("check privileges: %w", err))
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: as the owner of the schema, run GRANT %s TO %[3]q (docs/roles.md has the least of them)", ErrPrivileges, strings.Join(missing, fmt.Sprintf(" TO %q; GRANT ", db.main.User)), db.main.User)
 	}
-	return db.warn(ctx, queries, log)
+	return db.warn(ctx, queries, cfg.Log)
 }
 
 // warn logs settings under which some guarantee does not hold.

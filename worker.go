@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/dispatch"
 	"github.com/seed-9a365b49/outbox/event"
@@ -156,6 +157,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	var others sync.WaitGroup
 	others.Go(func() { _ = l.Run(listening) }) // nil: its context is what ends it
 	others.Go(func() { w.announce(listening, p) })
+	if at, _ := w.cfg.daily(); at != nil {
+		others.Go(func() { w.archiver(*at, db, p).run(ctx) })
+	}
 	err = p.Run(ctx)
 	stopListening()
 	others.Wait()
@@ -193,6 +197,18 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 		Log:      w.cfg.Log,
 	})
 	return l, p, err
+}
+
+// archiver deletes old events for this worker.
+func (w *Worker) archiver(at daily, db *database, p *poller.Poller) *archiver {
+	return &archiver{
+		at:    at,
+		owner: func() bool { return p.Stats().Owner },
+		archive: func(ctx context.Context) (int64, error) {
+			return admin.Archive(ctx, db.pool, admin.ArchiveOptions{Retention: w.cfg.Retention})
+		},
+		log: w.cfg.Log,
+	}
 }
 
 // announce closes ready once the worker listens and its place is decided.

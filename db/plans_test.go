@@ -158,6 +158,12 @@ var ofOperator = []question{
 	{"LaterPublished", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.LaterPublished(ctx, eventsdb.LaterPublishedParams{Ids: ids(dead, 50), Bound: 20}))
 	}, []string{"outbox_aggregate_idx", "outbox_pkey"}, 2500},
+	{"ArchiveRange", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.ArchiveRange(ctx, eventsdb.ArchiveRangeParams{After: 0, RetentionUs: 1, PageSize: 50}))
+	}, []string{"outbox_pkey"}, 400},
+	{"DeletePublished", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.DeletePublished(ctx, ids(1, 50)))
+	}, []string{"outbox_pkey"}, 600},
 	{"EventLines", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.EventLines(ctx, ids(dead, 50)))
 	}, []string{"outbox_delivery_pkey", "outbox_pkey"}, 400},

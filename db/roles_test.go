@@ -211,9 +211,10 @@ func TestRoles(t *testing.T) {
 	})
 
 	t.Run("the worker is told which privilege it lacks, as the end of a GRANT", func(t *testing.T) {
-		if missing := must(queries.MissingPrivileges(ctx))(t); len(missing) > 0 {
+		if missing := must(queries.MissingPrivileges(ctx, false))(t); len(missing) > 0 {
 			t.Fatalf("missing: %q", missing)
 		}
+		equal(t, "to archive as well", must(queries.MissingPrivileges(ctx, true))(t), []string{"DELETE ON events.outbox"})
 		for revoke, want := range map[string]string{
 			"SELECT ON events.outbox":                 "SELECT ON events.outbox",
 			"UPDATE (next_retry_at) ON events.outbox": "UPDATE ON events.outbox",
@@ -223,12 +224,12 @@ func TestRoles(t *testing.T) {
 			"SELECT ON SEQUENCE events.outbox_id_seq": "SELECT ON SEQUENCE events.outbox_id_seq",
 		} {
 			exec(t, ofOwner, "REVOKE "+revoke+" FROM outbox_worker")
-			missing := must(queries.MissingPrivileges(ctx))(t)
+			missing := must(queries.MissingPrivileges(ctx, false))(t)
 			equal(t, "without "+revoke, missing, []string{want})
 			for _, privilege := range missing {
 				exec(t, ofOwner, "GRANT "+privilege+" TO outbox_worker")
 			}
-			equal(t, "granted again", must(queries.MissingPrivileges(ctx))(t), nil)
+			equal(t, "granted again", must(queries.MissingPrivileges(ctx, false))(t), nil)
 		}
 	})
 

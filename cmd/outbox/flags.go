@@ -80,6 +80,34 @@ func (z *size) Set(s string) error {
 	return fmt.Errorf("%q is not a size greater than zero and below 2GiB, such as 4MiB, 512KiB or 1048576", s)
 }
 
+// timeOfDay is a time such as 04:00; empty: none.
+type timeOfDay string
+
+func (c *timeOfDay) String() string { return string(*c) }
+func (c *timeOfDay) Type() string   { return "time" }
+
+func (c *timeOfDay) Set(s string) error {
+	if _, err := time.Parse("15:04", s); err != nil && s != "" {
+		return fmt.Errorf("%q is not a time of the day, such as 04:00", s)
+	}
+	*c = timeOfDay(s)
+	return nil
+}
+
+// timeZone is a time zone by its IANA name.
+type timeZone string
+
+func (z *timeZone) String() string { return string(*z) }
+func (z *timeZone) Type() string   { return "zone" }
+
+func (z *timeZone) Set(s string) error {
+	if _, err := time.LoadLocation(s); err != nil || s == "" || s == "Local" {
+		return fmt.Errorf("%q is not a time zone, such as UTC or Europe/Berlin", s)
+	}
+	*z = timeZone(s)
+	return nil
+}
+
 // choice is one of some words. An empty one leaves the default.
 type choice struct {
 	value   string

@@ -8,6 +8,7 @@ package main
 import (
 	"context"
 	"os"
+	_ "time/tzdata" // for --archive-zone, where the machine has none
 )
 
 func main() {

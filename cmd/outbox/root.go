@@ -91,6 +91,7 @@ the commit outbox delivers it, within about a millisecond, at least once, in ord
 		newStatusCommand(a),
 		newListCommand(a),
 		newDeadCommand(a),
+		newArchiveCommand(a),
 		newBenchCommand(a),
 		newDemoCommand(a),
 		newVersionCommand(a),

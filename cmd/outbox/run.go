@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/dispatch"
 	"github.com/seed-9a365b49/outbox/poller"
 	"github.com/seed-9a365b49/outbox/sink"
@@ -44,6 +45,9 @@ type runFlags struct {
 	maxAttempts   number
 	poll          duration
 	degradedPoll  duration
+	archiveAt     timeOfDay
+	archiveZone   timeZone
+	retention     duration
 	ordering      *choice
 	logLevel      *choice
 	logFormat     *choice
@@ -90,6 +94,8 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 		maxAttempts:   dispatch.DefaultMaxAttempts,
 		poll:          duration(poller.DefaultPollInterval),
 		degradedPoll:  duration(poller.DefaultDegradedPollInterval),
+		archiveZone:   "UTC",
+		retention:     duration(admin.DefaultRetention),
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.sink, "sink", "", "where events go: stdout, discard, or an http:// or https:// `URL`; required")
@@ -110,6 +116,9 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 	flags.Var(&f.maxAttempts, "max-attempts", "failed attempts that make an event a dead letter")
 	flags.Var(&f.poll, "poll-interval", "how often to look without having been woken")
 	flags.Var(&f.degradedPoll, "degraded-poll-interval", "the same while notifications do not arrive")
+	flags.Var(&f.archiveAt, "archive-at", "delete old events daily at this time, such as 04:00; else it is for `outbox archive` to do, from cron")
+	flags.Var(&f.archiveZone, "archive-zone", "the time zone of --archive-at, such as Europe/Berlin")
+	flags.Var(&f.retention, "retention", "what --archive-at deletes was published longer ago than this")
 	f.ordering = choiceFlag(cmd, "ordering", "", "per-aggregate", "what a failed event does: hold back its aggregate, or nothing", "per-aggregate", "none")
 	f.logLevel = choiceFlag(cmd, "log-level", "", "info", "the least important lines to log", logLevels...)
 	f.logFormat = choiceFlag(cmd, "log-format", "", "auto", "auto is console on a terminal, else json", "auto", "json", "console")
@@ -186,7 +195,13 @@ func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outb
 		DurableMarks:         f.durableMarks,
 		PollInterval:         time.Duration(f.poll),
 		DegradedPollInterval: time.Duration(f.degradedPoll),
+		ArchiveAt:            string(f.archiveAt),
 		Log:                  newLogger(a.stderr, f.logLevel.value, f.logFormat.value),
+	}
+	if f.archiveAt != "" {
+		config.ArchiveZone, config.Retention = string(f.archiveZone), time.Duration(f.retention)
+	} else if given("archive-zone") || given("retention") {
+		errs = append(errs, usageErrorf("%s and %s need --archive-at", a.spelled("archive-zone"), a.spelled("retention")))
 	}
 	if addr != nil {
 		config.DatabaseURL, config.ConnectTimeout = addr.url, addr.patience

@@ -23,14 +23,15 @@ FROM (VALUES
     ('UPDATE ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'UPDATE')),
     ('SELECT ON SEQUENCE ' || pg_get_serial_sequence('events.outbox', 'id'),
         has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE')),
-    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE'))
+    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE')),
+    ('DELETE ON events.outbox', NOT $1::boolean OR has_table_privilege('events.outbox', 'DELETE'))
 ) AS p (privilege, granted)
 WHERE NOT p.granted
 `
 
-// The worker's privileges that the current role lacks.
-func (q *Queries) MissingPrivileges(ctx context.Context) ([]string, error) {
-	rows, err := q.db.Query(ctx, MissingPrivileges)
+// The worker's privileges that the current role lacks; one that archives deletes as well.
+func (q *Queries) MissingPrivileges(ctx context.Context, archives bool) ([]string, error) {
+	rows, err := q.db.Query(ctx, MissingPrivileges, archives)
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ SELECT (CASE WHEN EXISTS (
 SELECT events.outbox_set_notify(sqlc.arg(mode)::text);
 
 -- name: MissingPrivileges :many
--- The worker's privileges that the current role lacks.
+-- The worker's privileges that the current role lacks; one that archives deletes as well.
 SELECT p.privilege::text
 FROM (VALUES
     ('SELECT ON events.outbox', has_table_privilege('events.outbox', 'SELECT')),
@@ -37,7 +37,8 @@ FROM (VALUES
     ('UPDATE ON events.outbox_delivery', has_table_privilege('events.outbox_delivery', 'UPDATE')),
     ('SELECT ON SEQUENCE ' || pg_get_serial_sequence('events.outbox', 'id'),
         has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'SELECT') OR has_sequence_privilege(pg_get_serial_sequence('events.outbox', 'id'), 'USAGE')),
-    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE'))
+    ('EXECUTE ON FUNCTION events.outbox_close_gate()', has_function_privilege('events.outbox_close_gate()', 'EXECUTE')),
+    ('DELETE ON events.outbox', NOT sqlc.arg(archives)::boolean OR has_table_privilege('events.outbox', 'DELETE'))
 ) AS p (privilege, granted)
 WHERE NOT p.granted;
 

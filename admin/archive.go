@@ -1,0 +1,152 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
+)
+
+// Defaults of [ArchiveOptions].
+const (
+	// DefaultRetention is the specification's.
+	DefaultRetention = 30 * 24 * time.Hour
+	// DefaultArchiveBatch takes some 30 ms where payloads are small.
+	DefaultArchiveBatch = 1000
+	// DefaultArchivePause leaves most of the time to everybody else.
+	DefaultArchivePause = 100 * time.Millisecond
+	// DefaultArchiveTimeout is far longer than a batch takes.
+	DefaultArchiveTimeout = 30 * time.Second
+)
+
+// youngRanges is after how many batches in a row without an expired event an archive takes the rest for too young.
+const youngRanges = 10
+
+// ArchiveOptions says what to delete, and how gently.
+type ArchiveOptions struct {
+	Retention time.Duration // what was published longer ago is deleted; 0: 30 days
+	BatchSize int           // rows looked at in a transaction; 0: 1,000
+	Pause     time.Duration // between two transactions; 0: 100 ms, negative: none
+	Timeout   time.Duration // for one statement; 0: 30 s
+	Keep      Keep          // called with the events before they are deleted; nil: they are not kept
+	DryRun    bool          // count, and delete nothing
+}
+
+func (o ArchiveOptions) withDefaults() (ArchiveOptions, error) {
+	if o.Retention < 0 || o.BatchSize < 0 || o.Timeout < 0 {
+		return o, errors.New("a negative retention, batch size or timeout")
+	}
+	if o.Retention == 0 {
+		o.Retention = DefaultRetention
+	}
+	if o.BatchSize == 0 {
+		o.BatchSize = DefaultArchiveBatch
+	}
+	if o.Pause == 0 {
+		o.Pause = DefaultArchivePause
+	}
+	if o.Timeout == 0 {
+		o.Timeout = DefaultArchiveTimeout
+	}
+	return o, nil
+}
+
+// ErrArchiving is returned while another archive of the same outbox is at work.
+var ErrArchiving = errors.New("another archive is at work")
+
+// Archive deletes published events that are older than the retention, and returns how many. Pending, retrying and dead ones are
+// never deleted. It takes small batches, a transaction each, with a pause in between, and leaves out what somebody else has locked: so
+// it can be stopped at any time, and the next one goes on. Two never work at the same time: the second gets [ErrArchiving]. What
+// it returns has been done, also after an error.
+//
+// It walks the events in the order of their ids, and stops where it has met ten batches in a row with events that are too young and none that is old
+// enough: published order follows id order closely.
+func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived int64, err error) {
+	o, err = o.withDefaults()
+	if err != nil {
+		return 0, fmt.Errorf("archive: %w", err)
+	}
+	for w := (walk{after: math.MinInt64}); !w.done; {
+		n, err := w.step(ctx, db, o)
+		archived += n
+		if err != nil {
+			return archived, fmt.Errorf("archive: %w", err)
+		}
+		if n > 0 && !o.DryRun && o.Pause > 0 {
+			if err := rest(ctx, o.Pause); err != nil {
+				return archived, fmt.Errorf("archive: %w", err)
+			}
+		}
+	}
+	return archived, nil
+}
+
+// walk is how far an archive has come.
+type walk struct {
+	after int64
+	young int // ranges in a row
+	done  bool
+}
+
+// step archives the next range of ids, in one transaction.
+func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n int64, err error) {
+	var found eventsdb.ArchiveRangeRow
+	err = within(ctx, db, func(tx pgx.Tx, q *eventsdb.Queries) error {
+		may, err := q.TryArchive(ctx, eventsdb.TryArchiveParams{TimeoutMs: o.Timeout.Milliseconds(), LockKey: pgnames.ArchiveLock})
+		if err != nil {
+			return err
+		}
+		if !may {
+			return ErrArchiving
+		}
+		found, err = q.ArchiveRange(ctx, eventsdb.ArchiveRangeParams{
+			After: w.after, RetentionUs: o.Retention.Microseconds(), PageSize: int64(o.BatchSize),
+		})
+		if err != nil || len(found.Expired) == 0 {
+			return err
+		}
+		if o.DryRun {
+			n = int64(len(found.Expired))
+			return nil
+		}
+		if o.Keep != nil {
+			if err := o.Keep(ctx, tx, found.Expired); err != nil {
+				return fmt.Errorf("keep the events: %w", err)
+			}
+		}
+		n, err = q.DeletePublished(ctx, found.Expired)
+		return err
+	})
+	if err != nil {
+		return 0, err
+	}
+	w.took(found, o.BatchSize)
+	return n, nil
+}
+
+// took takes in a range of up to so many rows.
+func (w *walk) took(r eventsdb.ArchiveRangeRow, size int) {
+	switch {
+	case r.Old:
+		w.young = 0
+	case r.Young: // a range without a published row says nothing: dead letters stay where the walk begins
+		w.young++
+	}
+	w.after = r.LastID
+	w.done = r.Scanned < int64(size) || w.young >= youngRanges
+}
+
+func rest(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

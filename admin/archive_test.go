@@ -1,0 +1,173 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/internal/pgnames"
+	"github.com/seed-9a365b49/outbox/internal/pgtest"
+)
+
+const (
+	isOld   = "published_at = now() - interval '31 days'"
+	isYoung = "published_at = now() - interval '29 days'"
+)
+
+func TestArchive(t *testing.T) {
+	t.Parallel()
+
+	t.Run("exactly what was published before the retention is deleted, whatever lies between", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		states := []string{isOld, isYoung, isPending, isRetrying, isDead}
+		rapid.Check(t, func(rt *rapid.T) {
+			exec(t, db, "TRUNCATE events.outbox CASCADE")
+			old := 0
+			// Fewer than ten ranges, so that the walk reads all of them.
+			for i, which := range rapid.SliceOfN(rapid.IntRange(0, len(states)-1), 1, 27).Draw(rt, "states") {
+				add(t, db, byte(i), states[which])
+				if which == 0 {
+					old++
+				}
+			}
+			o := admin.ArchiveOptions{BatchSize: 3, Pause: -1}
+			o.DryRun = true
+			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n != int64(old) {
+				rt.Fatalf("dry run: %d (%v), want %d", n, err, old)
+			}
+			before := value[int](t, db, "SELECT count(*) FROM events.outbox")
+			o.DryRun = false
+			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n != int64(old) {
+				rt.Fatalf("archived %d (%v), want %d", n, err, old)
+			}
+			if left := value[int](t, db, "SELECT count(*) FROM events.outbox"); left != before-old {
+				rt.Fatalf("%d are left, want %d", left, before-old)
+			}
+			if n := value[int](t, db, "SELECT count(*) FROM events.outbox WHERE published_at < now() - interval '30 days'"); n != 0 {
+				rt.Fatalf("%d old ones are left", n)
+			}
+		})
+	})
+
+	t.Run("dead letters where it begins do not end it, and young events do", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		series := func(n int, state string) {
+			exec(t, db, fmt.Sprintf(`WITH new AS (INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, published_at, next_retry_at)
+				SELECT 'order', gen_random_uuid(), 'Placed', '{}', %s FROM generate_series(1, %d) RETURNING id) SELECT count(*) FROM new`, state, n))
+		}
+		series(200, "NULL, 'infinity'")
+		series(50, "now() - interval '31 days', NULL")
+		series(200, "now(), NULL")
+		series(1, "now() - interval '31 days', NULL") // out of order, further than ten ranges: for the next time
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n != 50 {
+			t.Errorf("archived %d (%v), want 50", n, err)
+		}
+	})
+
+	t.Run("two never work at the same time", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		add(t, db, 1, isOld)
+		tx, err := db.Connect(t).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1, 'events.outbox'::regclass::oid::int)", pgnames.ArchiveLock); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 0 || !errors.Is(err, admin.ErrArchiving) {
+			t.Errorf("archived %d (%v)", n, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
+			t.Errorf("after that %d (%v)", n, err)
+		}
+	})
+
+	t.Run("what somebody else has locked is left for the next time", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		locked := add(t, db, 1, isOld)
+		add(t, db, 2, isOld)
+		tx, err := db.Connect(t).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT FROM events.outbox WHERE id = $1 FOR UPDATE", locked); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
+			t.Errorf("archived %d (%v)", n, err)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
+			t.Errorf("after that %d (%v)", n, err)
+		}
+	})
+
+	t.Run("events are kept first, and stay where that fails", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for i := range 7 {
+			add(t, db, byte(i), isOld)
+		}
+		var kept bytes.Buffer
+		lines := admin.KeepLines(&kept)
+		full := errors.New("disk full")
+		keep := func(ctx context.Context, tx pgx.Tx, ids []int64) error {
+			if kept.Len() > 0 {
+				return full
+			}
+			return lines(ctx, tx, ids)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 3, Pause: -1, Keep: keep}); n != 3 || !errors.Is(err, full) {
+			t.Errorf("archived %d (%v), want 3", n, err)
+		}
+		if n := strings.Count(kept.String(), "\n"); n != 3 {
+			t.Errorf("%d lines", n)
+		}
+		if n := value[int](t, db, "SELECT count(*) FROM events.outbox"); n != 4 {
+			t.Errorf("%d are left, want 4", n)
+		}
+	})
+
+	t.Run("it can be stopped between two batches", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for i := range 4 {
+			add(t, db, byte(i), isOld)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var n int64
+		ended := make(chan error, 1)
+		go func() {
+			var err error
+			n, err = admin.Archive(ctx, db.Pool, admin.ArchiveOptions{BatchSize: 1, Pause: time.Hour})
+			ended <- err
+		}()
+		pgtest.Eventually(t, func() error {
+			if left := value[int](t, db, "SELECT count(*) FROM events.outbox"); left != 3 {
+				return fmt.Errorf("%d events are left", left)
+			}
+			return nil
+		})
+		cancel()
+		if err := <-ended; n != 1 || !errors.Is(err, context.Canceled) {
+			t.Errorf("archived %d, %v", n, err)
+		}
+	})
+}

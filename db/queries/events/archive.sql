@@ -1,0 +1,35 @@
+-- Retention: deleting what was published long ago, without reading the table for it. Nothing indexes published_at, but
+-- events are published in about the order of their ids, so the archive walks the primary key from its start.
+
+-- name: TryArchive :one
+-- Whether this transaction may archive: not while another one does. The limits are this transaction's own.
+SELECT (set_config('statement_timeout', sqlc.arg(timeout_ms)::bigint::text, true) IS NOT NULL
+    AND set_config('lock_timeout', sqlc.arg(timeout_ms)::bigint::text, true) IS NOT NULL
+    AND pg_try_advisory_xact_lock(sqlc.arg(lock_key)::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int))::boolean AS may;
+
+-- name: ArchiveRange :one
+-- The next rows after an id: how many there are, the last id, whether one was published too lately, and those that have expired, locked;
+-- what somebody else has locked is left out. Index: outbox_pkey.
+WITH range AS MATERIALIZED (
+    SELECT o.id, o.published_at, o.published_at < now() - sqlc.arg(retention_us)::bigint * interval '1 microsecond' AS expired
+    FROM events.outbox o
+    WHERE o.id > sqlc.arg(after)::bigint
+    ORDER BY o.id
+    LIMIT sqlc.arg(page_size)::bigint
+), locked AS (
+    SELECT o.id FROM events.outbox o
+    WHERE o.id = ANY (ARRAY(SELECT r.id FROM range r WHERE r.expired))
+    ORDER BY o.id
+    FOR UPDATE SKIP LOCKED
+)
+SELECT count(*) AS scanned,
+       COALESCE(max(r.id), 0)::bigint AS last_id,
+       COALESCE(bool_or(NOT r.expired), false)::boolean AS young,
+       COALESCE(bool_or(r.expired), false)::boolean AS old,
+       ARRAY(SELECT l.id FROM locked l)::bigint[] AS expired
+FROM range r;
+
+-- name: DeletePublished :execrows
+-- Deletes published events. Index: outbox_pkey.
+DELETE FROM events.outbox
+WHERE id = ANY ((SELECT sqlc.arg(ids)::bigint[])::bigint[]) AND published_at IS NOT NULL;
