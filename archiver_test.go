@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -78,12 +79,13 @@ func TestArchiver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		owner, runs := false, 0
+		var owner atomic.Bool
+		var runs atomic.Int64
 		a := &archiver{
 			at:    daily{4, 0, time.UTC},
-			owner: func() bool { return owner },
+			owner: owner.Load,
 			archive: func(context.Context) (int64, error) {
-				runs++
+				runs.Add(1)
 				return 0, errors.New("no route") // it goes on the next day
 			},
 			log: zerolog.Nop(),
@@ -93,12 +95,12 @@ func TestArchiver(t *testing.T) {
 			defer close(done)
 			a.run(ctx)
 		}()
-		for day, want := range []int{0, 1, 2, 2} {
-			owner = day == 1 || day == 2
+		for day, want := range []int64{0, 1, 2, 2} {
+			owner.Store(day == 1 || day == 2)
 			time.Sleep(24 * time.Hour)
 			synctest.Wait()
-			if runs != want {
-				t.Errorf("after day %d it ran %d times, want %d", day, runs, want)
+			if n := runs.Load(); n != want {
+				t.Errorf("after day %d it ran %d times, want %d", day, n, want)
 			}
 		}
 		cancel()
