@@ -19,10 +19,11 @@ func newArchiveCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "archive",
 		Short: "Delete events that were published long ago",
-		Long: `Delete events that were published longer ago than --older-than, for cron. What is not published is never deleted, nor are dead letters.
+		Long: `Delete events that were published longer ago than --older-than, for cron. What is not published is never deleted, nor
+are dead letters.
 
-It takes 1,000 events at a time, a transaction each, and pauses in between, so that it disturbs nobody. It can be stopped at any time; the next one
-goes on. While another archive is at work it does nothing and ends with exit code 0.
+It takes 1,000 events at a time, a transaction each, and pauses in between, so that it disturbs nobody. It can be
+stopped at any time; the next one goes on. While another archive is at work it does nothing and ends with exit code 0.
 
 With --to, events are written there before they are deleted: as ` + "`outbox dead discard`" + ` does.`,
 		Example: `  outbox archive --dry-run

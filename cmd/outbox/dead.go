@@ -36,8 +36,8 @@ func newDeadCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "dead",
 		Short: "List, show, retry and discard dead letters",
-		Long: `List, show, retry and discard dead letters: events that failed ten times, or for good, and are not tried again. They stay until somebody
-acts, and hold back nothing.`,
+		Long: `List, show, retry and discard dead letters: events that failed ten times, or for good, and are not tried again. They
+stay until somebody acts, and hold back nothing.`,
 		Example: `  outbox dead list                                    what failed, and why
   outbox dead show 4711                               all about one event, with its payload
   outbox dead retry 4711                              try it again
@@ -51,8 +51,9 @@ func newDeadShowCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show ID",
 		Short: "Show all about one event, dead or not, with its payload",
-		Long: `Show all about one event, dead or not: its payload, how often it failed and why, which subscribers are through with it, and what it means to its
-aggregate: which earlier event it waits for, and how many later ones wait for it or were published before it.`,
+		Long: `Show all about one event, dead or not: its payload, how often it failed and why, which subscribers are through with
+it, and what it means to its aggregate: which earlier event it waits for, and how many later ones wait for it or were
+published before it.`,
 		Example: `  outbox dead show 4711
   outbox dead show 4711 -o json | jq .payload.data`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -188,7 +189,7 @@ func (s *selection) choose(cmd *cobra.Command, args []string) (chosen, error) {
 	return chosen{slices.Compact(slices.Sorted(slices.Values(ids))), filter}, err
 }
 
-// acting is a command that does something to dead letters after it has asked: verb is what it asks, did is what it says in a dry run.
+// acting makes cmd do something to dead letters after it has asked; verb is what it asks.
 func acting(a *app, cmd *cobra.Command, s *selection, verb string, act func(ctx context.Context, conn *pgx.Conn, c chosen) error) *cobra.Command {
 	s.add(cmd)
 	cmd.Args = cobra.ArbitraryArgs
@@ -290,10 +291,12 @@ func newDeadRetryCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry [ID …]",
 		Short: "Try dead letters again",
-		Long: `Try dead letters again, in the order of their ids, at once. Each has one attempt: its count of failures stays, and if it fails it is dead again. Until then
-it holds back the later events of its aggregate. If later events of the aggregate were published already, this one goes out after them: that is said at the end.
+		Long: `Try dead letters again, in the order of their ids, at once. Each has one attempt: its count of failures stays, and if
+it fails it is dead again. Until then it holds back the later events of its aggregate. If later events of the
+aggregate were published already, this one goes out after them: that is said at the end.
 
-Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a time.`,
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a
+time.`,
 		Example: `  outbox dead retry 4711 4712
   outbox dead retry --all --type InvoicePaid --error-contains timeout --dry-run
   outbox dead retry --all --yes`,
@@ -316,14 +319,14 @@ const overtakenShown = 10
 
 func (a *app) writeRedriven(done admin.Redriven) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %s tried again\n", done.Events, areIs(done.Events, "dead letter is", "dead letters are"))
+	fmt.Fprintf(&b, "%d %s tried again\n", done.Events, oneOrMany(done.Events, "dead letter is", "dead letters are"))
 	ids := slices.Sorted(maps.Keys(done.Overtaken))
 	for _, id := range ids[:min(overtakenShown, len(ids))] {
 		n, more := done.Overtaken[id], ""
 		if n == admin.Next {
 			more = " or more"
 		}
-		fmt.Fprintf(&b, "event %d goes out after %d%s later %s of its aggregate\n", id, n, more, areIs(int(n), "event", "events"))
+		fmt.Fprintf(&b, "event %d goes out after %d%s later %s of its aggregate\n", id, n, more, oneOrMany(int(n), "event", "events"))
 	}
 	if n := len(ids) - overtakenShown; n > 0 {
 		fmt.Fprintf(&b, "and so do %d more\n", n)
@@ -331,7 +334,7 @@ func (a *app) writeRedriven(done admin.Redriven) error {
 	return a.printf("%s", b.String())
 }
 
-func areIs(n int, one, many string) string {
+func oneOrMany(n int, one, many string) string {
 	if n == 1 {
 		return one
 	}
@@ -351,8 +354,8 @@ func newDeadDiscardCommand(a *app) *cobra.Command {
   -                the same, on standard output
   table:S.T        inserted into table T of schema S, in the same transaction; it is made if it is not there
 
-Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a time: after an error
-the file can have some that were not deleted.`,
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a
+time: after an error the file can have some that were not deleted.`,
 		Example: `  outbox dead discard 4711 --to discarded.ndjson
   outbox dead discard --all --type InvoicePaid --older-than 720h --to table:ops.discarded_events
   gunzip -c discarded.ndjson.gz | jq -r .event_type | sort | uniq -c`,
@@ -374,7 +377,7 @@ the file can have some that were not deleted.`,
 			a.logged(conn, c, "dead_letters_discarded", n)
 		}
 		if err == nil && to.value != "-" {
-			err = a.printf("%d %s discarded; kept in %s\n", n, areIs(n, "dead letter is", "dead letters are"), to.value)
+			err = a.printf("%d %s discarded; kept in %s\n", n, oneOrMany(n, "dead letter is", "dead letters are"), to.value)
 		}
 		return err
 	})

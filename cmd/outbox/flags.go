@@ -33,8 +33,14 @@ func (n *number) Set(s string) error {
 // duration is a time greater than zero.
 type duration time.Duration
 
-func (d *duration) String() string { return time.Duration(*d).String() }
-func (d *duration) Type() string   { return "duration" }
+// String is empty for none, which help then does not show as a default.
+func (d *duration) String() string {
+	if *d == 0 {
+		return ""
+	}
+	return time.Duration(*d).String()
+}
+func (d *duration) Type() string { return "duration" }
 
 func (d *duration) Set(s string) error {
 	value, err := time.ParseDuration(s)

@@ -79,8 +79,8 @@ func (f *filterFlags) filter(cmd *cobra.Command, state admin.State) (admin.Filte
 	return filter, errors.Join(errs...)
 }
 
-const listTable = `Events are listed by their ids, the oldest first unless --newest is given, a page at a time: where there are more, the last line
-says how to go on. Every time is in UTC. Payloads are shown by ` + "`outbox dead show ID`" + `.`
+const listTable = `Events are listed by their ids, the oldest first unless --newest is given, a page at a time: where there are more, the
+last line says how to go on. Every time is in UTC. Payloads are shown by ` + "`outbox dead show ID`" + `.`
 
 func newListCommand(a *app) *cobra.Command {
 	var states []string
