@@ -72,9 +72,4 @@ func (a *app) writeArchived(n int64, o admin.ArchiveOptions, to string, err erro
 	return errors.Join(err, a.printf("%s deleted\n", eventsWere(n)))
 }
 
-func eventsWere(n int64) string {
-	if n == 1 {
-		return "1 event was"
-	}
-	return events(int(n)) + " were"
-}
+func eventsWere(n int64) string { return events(int(n)) + oneOrMany(int(n), " was", " were") }

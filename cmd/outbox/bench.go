@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -118,9 +117,7 @@ func (a *app) measure(ctx context.Context, addr *address, budget time.Duration) 
 
 func writeBench(w io.Writer, r report.Report, output string) error {
 	if output == "json" {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(r.Results)
+		return writeJSON(w, r.Results)
 	}
 	return r.WriteText(w)
 }

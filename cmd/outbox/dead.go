@@ -245,12 +245,7 @@ func nothingChanged(err error) error {
 	return err
 }
 
-func deadLetters(n int64) string {
-	if n == 1 {
-		return "dead letter"
-	}
-	return "dead letters"
-}
+func deadLetters(n int64) string { return oneOrMany(int(n), "dead letter", "dead letters") }
 
 // ask asks a person; only yes is yes.
 func (a *app) ask(ctx context.Context, question string) (bool, error) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 )
@@ -17,6 +18,14 @@ func outputError(err error) error {
 		return nil
 	}
 	return fmt.Errorf("write to standard output: %w", err)
+}
+
+// writeJSON writes v for programs, and for people who look.
+func writeJSON(w io.Writer, v any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(v)
 }
 
 // cobraOutput is standard output for cobra, which drops errors of writing. It is not safe for concurrent use.

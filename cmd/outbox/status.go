@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -61,11 +60,10 @@ published is counted among the newest events and those just below the backlog: n
 		if err != nil {
 			return addr.explain(explainPrivilege(err, addr.config.ConnConfig.User))
 		}
-		write := writeStatus
 		if output.value == "json" {
-			write = writeStatusJSON
+			return outputError(writeJSON(a.stdout, s))
 		}
-		return outputError(write(a.stdout, s))
+		return outputError(writeStatus(a.stdout, s))
 	}
 	return cmd
 }
@@ -240,12 +238,6 @@ func (s *status) count(name string, n int64, whole bool) int64 {
 		s.AtLeast = append(s.AtLeast, name)
 	}
 	return min(n, countAtMost)
-}
-
-func writeStatusJSON(w io.Writer, s *status) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(s)
 }
 
 func writeStatus(w io.Writer, s *status) error {
