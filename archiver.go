@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 type archiver struct {
 	at      daily
 	owner   func() bool
-	archive func(context.Context) (int64, error)
+	archive func(context.Context) (admin.Archived, error)
 	log     zerolog.Logger
 }
 
@@ -37,15 +36,9 @@ func (a *archiver) run(ctx context.Context) {
 
 func (a *archiver) once(ctx context.Context) {
 	began := time.Now()
-	n, err := a.archive(ctx)
-	switch {
-	case ctx.Err() != nil:
-	case errors.Is(err, admin.ErrArchiving):
-		a.log.Info().Int64("events", n).Msg("archive_skipped")
-	case err != nil:
-		a.log.Error().Err(err).Int64("events", n).Msg("archive_failed")
-	default:
-		a.log.Info().Int64("events", n).Dur("took_ms", time.Since(began)).Msg("archived")
+	archived, err := a.archive(ctx)
+	if ctx.Err() == nil {
+		archived.Log(a.log, err, time.Since(began))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
 
@@ -84,9 +85,9 @@ func TestArchiver(t *testing.T) {
 		a := &archiver{
 			at:    daily{4, 0, time.UTC},
 			owner: owner.Load,
-			archive: func(context.Context) (int64, error) {
+			archive: func(context.Context) (admin.Archived, error) {
 				runs.Add(1)
-				return 0, errors.New("no route") // it goes on the next day
+				return admin.Archived{}, errors.New("no route") // it goes on the next day
 			},
 			log: zerolog.Nop(),
 		}

@@ -1,13 +1,16 @@
 package outbox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/seed-9a365b49/outbox/audit"
 	"github.com/seed-9a365b49/outbox/dispatch"
 	"github.com/seed-9a365b49/outbox/poller"
 )
@@ -79,6 +82,14 @@ type Config struct {
 	ArchiveZone string
 	// Retention is how long ago an event must have been published to be deleted then. Defaults to 30 days.
 	Retention time.Duration
+	// Audit copies every event to audit.events in the transaction that marks it as published: see package [audit], which makes the
+	// table. The worker's role then needs INSERT on it. With ArchiveAt, an event without a copy is not deleted.
+	Audit bool
+	// OnPublished is called in the transaction that marks events as published, with their ids, for an audit table of
+	// your own, for instance. What it writes with tx is committed with the marks, or not at all. It can be called again for the
+	// same events, after a crash or a lost answer, so it must not mind (ON CONFLICT DO NOTHING). If it fails nothing is marked: it is called again, and
+	// until it succeeds the events stay unpublished and, after a while, none are delivered. Leave the end of the transaction to the worker.
+	OnPublished func(ctx context.Context, tx pgx.Tx, ids []int64) error
 	// ConnectTimeout bounds the first connection, and each later attempt. Defaults to 10 s.
 	ConnectTimeout time.Duration
 
@@ -123,6 +134,22 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, err)
 	}
 	return c, errors.Join(errs...)
+}
+
+// onPublished is what joins the transaction of the marks; nil: nothing.
+func (c Config) onPublished() func(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	switch {
+	case !c.Audit:
+		return c.OnPublished
+	case c.OnPublished == nil:
+		return audit.Record
+	}
+	return func(ctx context.Context, tx pgx.Tx, ids []int64) error {
+		if err := audit.Record(ctx, tx, ids); err != nil {
+			return err
+		}
+		return c.OnPublished(ctx, tx, ids)
+	}
 }
 
 // daily is when to archive; nil: never.

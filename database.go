@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/seed-9a365b49/outbox/audit"
 	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
@@ -173,6 +174,11 @@ func (db *database) check(ctx context.Context, cfg Config) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("%w: as the owner of the schema, run GRANT %s TO %[3]q (docs/roles.md has the least of them)", ErrPrivileges, strings.Join(missing, fmt.Sprintf(" TO %q; GRANT ", db.main.User)), db.main.User)
+	}
+	if cfg.Audit {
+		if err := audit.Check(ctx, db.pool, true, cfg.ArchiveAt != ""); err != nil {
+			return err
+		}
 	}
 	return db.warn(ctx, queries, cfg.Log)
 }

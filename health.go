@@ -15,8 +15,8 @@ type Health struct {
 	Owner bool
 	// Listening is true while notifications are known to arrive.
 	Listening bool
-	// Degraded is true while they are known not to arrive, and Reason says why. Events are then found by polling
-	// every [Config.DegradedPollInterval]: slower, not less.
+	// Degraded is true while something does not work as it should, and Reason says what: mostly that notifications do not arrive.
+	// Events are then found by polling every [Config.DegradedPollInterval]: slower, not less.
 	Degraded bool
 	Reason   string
 	// InFlight is how many events have been fetched and not yet settled, Handling how many of them a handler is
@@ -61,6 +61,8 @@ func health(p poller.Stats, l listener.State) Health {
 		Reconnects:    l.Reconnects,
 	}
 	switch {
+	case p.SettleError != "":
+		h.Degraded, h.Reason = true, "what was delivered cannot be marked: "+p.SettleError
 	case h.Degraded:
 	case p.Unannounced:
 		h.Degraded, h.Reason = true, "events arrive that no notification announced: see `outbox migrate notify`"

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/audit"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/dispatch"
 	"github.com/seed-9a365b49/outbox/event"
@@ -172,6 +173,7 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 	var l *listener.Listener
 	cfg := w.cfg.poller()
 	cfg.Pool, cfg.Connect, cfg.ConnectGate = db.pool, db.connectOwner, db.connectGate
+	cfg.OnPublished = w.cfg.onPublished()
 	cfg.Namespace, cfg.Sequence = db.facts.Namespace, db.facts.Sequence
 	cfg.Deliver = w.dispatcher.Deliver
 	cfg.Listening = func() bool { return l.Healthy() }
@@ -204,8 +206,12 @@ func (w *Worker) archiver(at daily, db *database, p *poller.Poller) *archiver {
 	return &archiver{
 		at:    at,
 		owner: func() bool { return p.Stats().Owner },
-		archive: func(ctx context.Context) (int64, error) {
-			return admin.Archive(ctx, db.pool, admin.ArchiveOptions{Retention: w.cfg.Retention})
+		archive: func(ctx context.Context) (admin.Archived, error) {
+			o := admin.ArchiveOptions{Retention: w.cfg.Retention}
+			if w.cfg.Audit {
+				o.Only = audit.Recorded
+			}
+			return admin.Archive(ctx, db.pool, o)
 		},
 		log: w.cfg.Log,
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/rs/zerolog"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
@@ -35,7 +36,35 @@ type ArchiveOptions struct {
 	Pause     time.Duration // between two transactions; 0: 100 ms, negative: none
 	Timeout   time.Duration // for one statement; 0: 30 s
 	Keep      Keep          // called with the events before they are deleted; nil: they are not kept
+	Only      Only          // says which of them may be deleted; nil: all
 	DryRun    bool          // count, and delete nothing
+}
+
+// Only returns those of the events that may be deleted, such as audit.Recorded: those that have been copied. It is called in the transaction tx
+// that deletes them, where they are locked.
+type Only func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
+
+// Archived is what an archive did.
+type Archived struct {
+	Events   int64 // deleted; in a dry run: that would be
+	Withheld int64 // old enough, and not deleted since [ArchiveOptions.Only] left them out
+}
+
+// Log writes what an archive did, with the error that [Archive] returned besides, as one line.
+func (a Archived) Log(log zerolog.Logger, err error, took time.Duration) {
+	line, message := log.Info(), "archived"
+	switch {
+	case errors.Is(err, ErrArchiving):
+		message = "archive_skipped"
+	case err != nil:
+		line, message = log.Error().Err(err), "archive_failed"
+	case a.Withheld > 0:
+		line, message = log.Warn(), "archive_incomplete"
+	}
+	if a.Withheld > 0 {
+		line = line.Int64("withheld", a.Withheld)
+	}
+	line.Int64("events", a.Events).Dur("took_ms", took).Msg(message)
 }
 
 func (o ArchiveOptions) withDefaults() (ArchiveOptions, error) {
@@ -60,25 +89,26 @@ func (o ArchiveOptions) withDefaults() (ArchiveOptions, error) {
 // ErrArchiving is returned while another archive of the same outbox is at work.
 var ErrArchiving = errors.New("another archive is at work")
 
-// Archive deletes published events that are older than the retention, and returns how many. Pending, retrying and dead ones are
+// Archive deletes published events that are older than the retention. Pending, retrying and dead ones are
 // never deleted. It takes small batches, a transaction each, with a pause in between, and leaves out what somebody else has locked: so
 // it can be stopped at any time, and the next one goes on. Two never work at the same time: the second gets [ErrArchiving]. What
 // it returns has been done, also after an error.
 //
 // It walks the events in the order of their ids, and stops where it has met ten batches in a row with events that are too young and none that is old
 // enough: published order follows id order closely.
-func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived int64, err error) {
+func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, err error) {
 	o, err = o.withDefaults()
 	if err != nil {
-		return 0, fmt.Errorf("archive: %w", err)
+		return archived, fmt.Errorf("archive: %w", err)
 	}
 	for w := (walk{after: math.MinInt64}); !w.done; {
 		n, err := w.step(ctx, db, o)
-		archived += n
+		archived.Events += n.Events
+		archived.Withheld += n.Withheld
 		if err != nil {
 			return archived, fmt.Errorf("archive: %w", err)
 		}
-		if n > 0 && !o.DryRun && o.Pause > 0 {
+		if n.Events > 0 && !o.DryRun && o.Pause > 0 {
 			if err := rest(ctx, o.Pause); err != nil {
 				return archived, fmt.Errorf("archive: %w", err)
 			}
@@ -95,7 +125,7 @@ type walk struct {
 }
 
 // step archives the next range of ids, in one transaction.
-func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n int64, err error) {
+func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n Archived, err error) {
 	var found eventsdb.ArchiveRangeRow
 	err = within(ctx, db, func(tx pgx.Tx, q *eventsdb.Queries) error {
 		may, err := q.TryArchive(ctx, eventsdb.TryArchiveParams{TimeoutMs: o.Timeout.Milliseconds(), LockKey: pgnames.ArchiveLock})
@@ -111,23 +141,36 @@ func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n int64, err 
 		if err != nil || len(found.Expired) == 0 {
 			return err
 		}
-		if o.DryRun {
-			n = int64(len(found.Expired))
-			return nil
-		}
-		if o.Keep != nil {
-			if err := o.Keep(ctx, tx, found.Expired); err != nil {
-				return fmt.Errorf("keep the events: %w", err)
-			}
-		}
-		n, err = q.DeletePublished(ctx, found.Expired)
+		n, err = archive(ctx, tx, q, found.Expired, o)
 		return err
 	})
 	if err != nil {
-		return 0, err
+		return Archived{}, err
 	}
 	w.took(found, o.BatchSize)
 	return n, nil
+}
+
+// archive deletes events that are old enough and locked.
+func archive(ctx context.Context, tx pgx.Tx, q *eventsdb.Queries, ids []int64, o ArchiveOptions) (n Archived, err error) {
+	may := ids
+	if o.Only != nil {
+		if may, err = o.Only(ctx, tx, ids); err != nil {
+			return n, fmt.Errorf("ask which events may be deleted: %w", err)
+		}
+		n.Withheld = int64(len(ids) - len(may))
+	}
+	if len(may) == 0 || o.DryRun {
+		n.Events = int64(len(may))
+		return n, nil
+	}
+	if o.Keep != nil {
+		if err := o.Keep(ctx, tx, may); err != nil {
+			return n, fmt.Errorf("keep the events: %w", err)
+		}
+	}
+	n.Events, err = q.DeletePublished(ctx, may)
+	return n, err
 }
 
 // took takes in a range of up to so many rows.

@@ -41,13 +41,13 @@ func TestArchive(t *testing.T) {
 			}
 			o := admin.ArchiveOptions{BatchSize: 3, Pause: -1}
 			o.DryRun = true
-			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n != int64(old) {
-				rt.Fatalf("dry run: %d (%v), want %d", n, err, old)
+			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n.Events != int64(old) {
+				rt.Fatalf("dry run: %v (%v), want %d", n, err, old)
 			}
 			before := value[int](t, db, "SELECT count(*) FROM events.outbox")
 			o.DryRun = false
-			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n != int64(old) {
-				rt.Fatalf("archived %d (%v), want %d", n, err, old)
+			if n, err := admin.Archive(t.Context(), db.Pool, o); err != nil || n.Events != int64(old) {
+				rt.Fatalf("archived %v (%v), want %d", n, err, old)
 			}
 			if left := value[int](t, db, "SELECT count(*) FROM events.outbox"); left != before-old {
 				rt.Fatalf("%d are left, want %d", left, before-old)
@@ -69,8 +69,8 @@ func TestArchive(t *testing.T) {
 		series(50, "now() - interval '31 days', NULL")
 		series(200, "now(), NULL")
 		series(1, "now() - interval '31 days', NULL") // out of order, further than ten ranges: for the next time
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n != 50 {
-			t.Errorf("archived %d (%v), want 50", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n.Events != 50 {
+			t.Errorf("archived %v (%v), want 50", n, err)
 		}
 	})
 
@@ -85,14 +85,14 @@ func TestArchive(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock($1, 'events.outbox'::regclass::oid::int)", pgnames.ArchiveLock); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 0 || !errors.Is(err, admin.ErrArchiving) {
-			t.Errorf("archived %d (%v)", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n.Events != 0 || !errors.Is(err, admin.ErrArchiving) {
+			t.Errorf("archived %v (%v)", n, err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
-			t.Errorf("after that %d (%v)", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n.Events != 1 || err != nil {
+			t.Errorf("after that %v (%v)", n, err)
 		}
 	})
 
@@ -108,14 +108,14 @@ func TestArchive(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "SELECT FROM events.outbox WHERE id = $1 FOR UPDATE", locked); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
-			t.Errorf("archived %d (%v)", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n.Events != 1 || err != nil {
+			t.Errorf("archived %v (%v)", n, err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n != 1 || err != nil {
-			t.Errorf("after that %d (%v)", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{}); n.Events != 1 || err != nil {
+			t.Errorf("after that %v (%v)", n, err)
 		}
 	})
 
@@ -134,8 +134,8 @@ func TestArchive(t *testing.T) {
 			}
 			return lines(ctx, tx, ids)
 		}
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 3, Pause: -1, Keep: keep}); n != 3 || !errors.Is(err, full) {
-			t.Errorf("archived %d (%v), want 3", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 3, Pause: -1, Keep: keep}); n.Events != 3 || !errors.Is(err, full) {
+			t.Errorf("archived %v (%v), want 3", n, err)
 		}
 		if n := strings.Count(kept.String(), "\n"); n != 3 {
 			t.Errorf("%d lines", n)
@@ -152,7 +152,7 @@ func TestArchive(t *testing.T) {
 			add(t, db, byte(i), isOld)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		var n int64
+		var n admin.Archived
 		ended := make(chan error, 1)
 		go func() {
 			var err error
@@ -166,8 +166,8 @@ func TestArchive(t *testing.T) {
 			return nil
 		})
 		cancel()
-		if err := <-ended; n != 1 || !errors.Is(err, context.Canceled) {
-			t.Errorf("archived %d, %v", n, err)
+		if err := <-ended; n.Events != 1 || !errors.Is(err, context.Canceled) {
+			t.Errorf("archived %v, %v", n, err)
 		}
 	})
 }

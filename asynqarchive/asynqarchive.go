@@ -53,18 +53,14 @@ func Register(scheduler *asynq.Scheduler, cronspec string, opts ...asynq.Option)
 // work there is nothing to do, and the task succeeds.
 func Handler(db admin.DB, options admin.ArchiveOptions, log zerolog.Logger) asynq.Handler {
 	return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-		n, err := admin.Archive(ctx, db, options)
-		switch {
-		case errors.Is(err, admin.ErrArchiving):
-			log.Info().Int64("events", n).Msg("archive_skipped")
-		case err != nil:
-			log.Error().Err(err).Int64("events", n).Msg("archive_failed")
+		began := time.Now()
+		archived, err := admin.Archive(ctx, db, options)
+		archived.Log(log, err, time.Since(began))
+		if err != nil && !errors.Is(err, admin.ErrArchiving) {
 			return err
-		default:
-			log.Info().Int64("events", n).Msg("archived")
 		}
 		if w := task.ResultWriter(); w != nil { // nil for a task that no server has taken
-			if _, err := w.Write(strconv.AppendInt(nil, n, 10)); err != nil {
+			if _, err := w.Write(strconv.AppendInt(nil, archived.Events, 10)); err != nil {
 				return fmt.Errorf("write the task's result: %w", err)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/audit"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
@@ -75,13 +76,16 @@ func TestRoles(t *testing.T) {
 	server := pgtest.Cluster(t) // a server of its own, for roles belong to all databases
 	documented := documentedSQL(t)
 
-	exec(t, as(t, server, database, "postgres", ""), documented["Roles"])
+	exec(t, as(t, server, database, "postgres", ""), documented["Roles"], "CREATE SCHEMA audit AUTHORIZATION outbox_owner")
 	ofOwner := as(t, server, database, "outbox_owner", "")
 	if err := migrations.Up(t.Context(), ofOwner.Config(), nil); err != nil {
 		t.Fatalf("the owner cannot migrate: %v", err)
 	}
+	if _, err := audit.Create(t.Context(), ofOwner); err != nil {
+		t.Fatalf("the owner cannot make the audit's table: %v", err)
+	}
 	exec(t, ofOwner, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA events FROM PUBLIC") // as some databases do
-	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"])
+	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"], documented["Audit"])
 	publisher := as(t, server, database, "outbox_publisher", "")
 	worker := as(t, server, database, "outbox_worker", pgnames.OwnerApplication)
 	operator := as(t, server, database, "outbox_operator", "")
@@ -261,6 +265,35 @@ func TestRoles(t *testing.T) {
 			"INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', gen_random_uuid(), 'Placed', '{}')",
 			"TRUNCATE events.outbox CASCADE",
 		)
+	})
+
+	t.Run("the worker writes to the audit, the operator reads and writes, and copies stay", func(t *testing.T) {
+		if err := audit.Check(ctx, worker, true, false); err != nil {
+			t.Error(err)
+		}
+		if err := audit.Check(ctx, worker, true, true); !errors.Is(err, audit.ErrPrivileges) || !strings.HasSuffix(err.Error(), "GRANT SELECT ON audit.events TO outbox_worker (docs/roles.md)") {
+			t.Error(err)
+		}
+		ids := []int64{publish()}
+		if err := queries.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: ids}); err != nil {
+			t.Fatal(err)
+		}
+		if err := pgx.BeginFunc(ctx, worker, func(tx pgx.Tx) error { return audit.Record(ctx, tx, ids) }); err != nil {
+			t.Error(err)
+		}
+		if err := audit.Check(ctx, operator, true, true); err != nil {
+			t.Error(err)
+		}
+		ids = append(ids, publish())
+		if err := queries.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: ids}); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := audit.Backfill(ctx, operator, audit.BackfillOptions{}); err != nil || n != 1 {
+			t.Errorf("copied %d, %v", n, err)
+		}
+		for _, conn := range []*pgx.Conn{worker, operator} {
+			denied(t, conn, "UPDATE audit.events SET payload = '{}'", "DELETE FROM audit.events", "TRUNCATE audit.events")
+		}
 	})
 
 	t.Run("the owner takes it all back, but for the schema that the administrator made", func(t *testing.T) {

@@ -73,6 +73,9 @@ type Config struct {
 	// DurableMarks has a batch of successes wait for the database's disk. Without it a crash of the server (not of a session)
 	// repeats the deliveries of up to three times its wal_writer_delay, 0.6 s.
 	DurableMarks bool
+	// OnPublished joins the transaction that marks events as published, with their ids. If it fails the marks are tried again, and it
+	// is called again: see outbox.Config. nil: nothing joins.
+	OnPublished func(ctx context.Context, tx pgx.Tx, ids []int64) error
 	// ShutdownGrace is how long handlers may go on after Run's context has ended; then their contexts are cancelled.
 	ShutdownGrace time.Duration
 	// Log takes changes of state and faults.

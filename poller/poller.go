@@ -57,6 +57,8 @@ type Stats struct {
 	// InFlight is how many events have been fetched and not yet settled, Handling how many of them a handler
 	// is working on, Unsettled how many outcomes wait for the database.
 	InFlight, Handling, Unsettled int
+	// SettleError is why outcomes cannot be written; empty: they can.
+	SettleError string
 	// LastSweep is when the last complete sweep ended; zero: none has.
 	LastSweep time.Time
 	// OldestPending is the age of the oldest event that the last sweep found waiting, by its occurred_at.
@@ -86,7 +88,7 @@ func New(cfg Config) (*Poller, error) {
 		paceLimits: defaultPace,
 	}
 	p.handlers = newCrew(p.handle)
-	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks}
+	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks, onPublished: cfg.OnPublished}
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
 		connect: cfg.Connect, log: cfg.Log,
@@ -131,6 +133,7 @@ func (p *Poller) Stats() Stats {
 	s := Stats{
 		Owner:         p.session.Load() != nil,
 		Unsettled:     p.settler.left(),
+		SettleError:   p.settler.failure(),
 		OldestPending: time.Duration(p.stats.oldestUS.Load()) * time.Microsecond,
 		Rescues:       p.stats.rescues.Load(),
 		NotEnvelopes:  p.stats.notEnvelopes.Load(),

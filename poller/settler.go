@@ -29,7 +29,7 @@ type settler struct {
 	pending []outcome
 	spare   []outcome // the last batch's, to be used again
 	writing int       // outcomes in the write that is under way
-	failing bool      // the last write failed
+	failing string    // why the last write failed; empty: it did not
 	wake    chan struct{}
 }
 
@@ -130,14 +130,15 @@ func (s *settler) settle(ctx context.Context, batch []outcome) {
 }
 
 // attempt writes a batch. Where the database refuses it for what is in it, the batch is halved until
-// the offender is alone; that becomes a retry with the database's error. It returns what was settled, and
+// the offender is alone; that becomes a retry with the database's error, unless it is the hook that the database refuses: then the
+// offender waits. It returns what was settled, and
 // what has to wait with the error that says why.
 func (s *settler) attempt(ctx context.Context, batch []outcome) (done []settlement, rest []outcome, err error) {
 	done, err = s.write(ctx, batch)
 	switch {
 	case err == nil:
 		return done, nil, nil
-	case !isDataFault(err):
+	case !isDataFault(err), len(batch) == 1 && isHookError(err):
 		return nil, batch, err
 	case len(batch) == 1:
 		return s.refused(ctx, batch[0], err)
@@ -172,9 +173,13 @@ func (s *settler) refused(ctx context.Context, o outcome, cause error) ([]settle
 
 // note logs when settling starts to fail and when it works again: once per change.
 func (s *settler) note(err error, waiting int) {
+	now := ""
+	if err != nil {
+		now = err.Error()
+	}
 	s.mu.Lock()
-	changed := s.failing != (err != nil)
-	s.failing = err != nil
+	changed := (s.failing == "") != (now == "")
+	s.failing = now
 	s.mu.Unlock()
 	switch {
 	case !changed:
@@ -183,4 +188,11 @@ func (s *settler) note(err error, waiting int) {
 	default:
 		s.log.Info().Msg("settle_recovered")
 	}
+}
+
+// failure is why the last write failed; empty: it did not.
+func (s *settler) failure() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.failing
 }

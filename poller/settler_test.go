@@ -40,13 +40,14 @@ type settlerBench struct {
 	faults   []string       // of the next writes: "", away, unknown
 	poison   map[int64]bool // outcomes that the database refuses; it takes a retry instead
 	stubborn map[int64]bool // events of which the database takes nothing
+	unhooked map[int64]bool // events that the hook does not let be published
 	writes   int
 }
 
 func newSettlerBench(t rapid.TB, events int) *settlerBench {
 	b := &settlerBench{
 		t: t, db: &table{now: 1}, added: map[int64]outcome{}, results: map[int64]settlement{},
-		drain: make(chan struct{}), finished: make(chan struct{}), poison: map[int64]bool{}, stubborn: map[int64]bool{},
+		drain: make(chan struct{}), finished: make(chan struct{}), poison: map[int64]bool{}, stubborn: map[int64]bool{}, unhooked: map[int64]bool{},
 	}
 	tx := b.db.begin(tableKey(1))
 	for range events {
@@ -105,6 +106,11 @@ func (b *settlerBench) writeBatch(ctx context.Context, batch []outcome) ([]settl
 	for _, o := range batch {
 		if b.stubborn[o.row.id] || (b.poison[o.row.id] && !strings.Contains(o.result.Error, "could not be written")) {
 			return nil, errRefused
+		}
+	}
+	for _, o := range batch {
+		if b.unhooked[o.row.id] && o.result.Kind == dispatch.Published {
+			return nil, &hookError{errRefused}
 		}
 	}
 	written := b.db.settle(batch)
@@ -310,6 +316,38 @@ func TestSettler(t *testing.T) {
 		}
 		if b.left() != 1 {
 			t.Errorf("left %d", b.left())
+		}
+	})
+	run("an event that the hook refuses waits as it is, and holds up no other", func(t *testing.T, b *settlerBench) {
+		b.unhooked[7] = true
+		b.delay = time.Second
+		b.start()
+		for id := range int64(10) {
+			b.handle(id+1, dispatch.Published)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r := b.db.record(7); len(b.results) != 9 || r.published || r.retryCount != 0 || b.left() != 1 || !strings.Contains(b.failure(), "invalid byte sequence") {
+			t.Errorf("%d are settled, %d left, event 7 is %+v, failing: %s", len(b.results), b.left(), r, b.failure())
+		}
+		delete(b.unhooked, 7)
+		b.complete()
+		b.checkResults()
+		if len(b.results) != 10 || b.failure() != "" {
+			t.Errorf("%d are settled, failing: %s", len(b.results), b.failure())
+		}
+	})
+	run("a hook that fails for all is asked once for all of them", func(t *testing.T, b *settlerBench) {
+		missing := &hookError{&pgconn.PgError{Code: "42P01", Message: "no such table"}}
+		b.write = func(context.Context, []outcome) ([]settlement, error) { b.writes++; return nil, missing }
+		for id := range int64(10) {
+			b.handle(id+1, dispatch.Published)
+		}
+		b.start()
+		synctest.Wait()
+		b.end()
+		if b.writes != 1 || b.left() != 10 {
+			t.Errorf("%d writes, %d left", b.writes, b.left())
 		}
 	})
 	run("what could not be written when it ends is left, as it was", func(t *testing.T, b *settlerBench) {

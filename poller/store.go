@@ -16,8 +16,9 @@ import (
 
 // store writes outcomes through the pool.
 type store struct {
-	pool    *pgxpool.Pool
-	durable bool // [Config.DurableMarks]
+	pool        *pgxpool.Pool
+	durable     bool                                                    // [Config.DurableMarks]
+	onPublished func(ctx context.Context, tx pgx.Tx, ids []int64) error // [Config.OnPublished]
 }
 
 // settleTimeout bounds one write. It is long: a disk that flushes slowly is no reason to settle twice.
@@ -88,14 +89,21 @@ func (m *marks) deliver(id int64, subscribers []string, dead bool) {
 // write runs the statements and returns the rows that became retries. Failures are always durable: they are few, and an
 // attempt that counts must not be forgotten.
 func (m *marks) write(ctx context.Context, st *store) (retried []eventsdb.MarkRetryBatchRow, err error) {
-	if len(m.published) == len(m.batch) { // the common case: one statement, one round trip
+	allPublished := len(m.published) == len(m.batch)
+	if allPublished && st.onPublished == nil { // the common case: one statement, one round trip
 		return nil, eventsdb.New(db.FreshPlans(st.pool)).MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: m.published, Durable: st.durable})
 	}
 	err = pgx.BeginFunc(ctx, st.pool, func(tx pgx.Tx) (err error) {
 		q := eventsdb.New(db.FreshPlans(tx))
 		if len(m.published) > 0 {
-			if err := q.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: m.published, Durable: true}); err != nil {
+			durable := st.durable || !allPublished
+			if err := q.MarkPublishedBatch(ctx, eventsdb.MarkPublishedBatchParams{Ids: m.published, Durable: durable}); err != nil {
 				return err
+			}
+			if st.onPublished != nil {
+				if err := st.onPublished(ctx, tx, m.published); err != nil {
+					return &hookError{err}
+				}
 			}
 		}
 		if len(m.retries.Ids) > 0 {

@@ -3,18 +3,20 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/audit"
 )
 
 func newArchiveCommand(a *app) *cobra.Command {
 	var db databaseFlags
 	var to keeper
-	var dryRun bool
+	var dryRun, requireAudit bool
 	olderThan := duration(admin.DefaultRetention)
 	cmd := &cobra.Command{
 		Use:   "archive",
@@ -24,6 +26,8 @@ are dead letters.
 
 It takes 1,000 events at a time, a transaction each, and pauses in between, so that it disturbs nobody. It can be
 stopped at any time; the next one goes on. While another archive is at work it does nothing and ends with exit code 0.
+
+With --require-audit, what has no copy in audit.events stays, and the command says how many and ends with exit code 1.
 
 With --to, events are written there before they are deleted: as ` + "`outbox dead discard`" + ` does.`,
 		Example: `  outbox archive --dry-run
@@ -35,7 +39,8 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 	cmd.Flags().Var(&olderThan, "older-than", "delete what was published longer ago than this")
 	cmd.Flags().Var(&to, "to", "where to keep a copy: `FILE.ndjson`, FILE.ndjson.gz, - or table:SCHEMA.TABLE")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say how many there are, and delete nothing")
-	onlyAsFlags(cmd.Flags(), "older-than", "to", "dry-run")
+	cmd.Flags().BoolVar(&requireAudit, "require-audit", false, "delete only what has a copy in audit.events: see `outbox audit`")
+	onlyAsFlags(cmd.Flags(), "older-than", "to", "dry-run", "require-audit")
 	db.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		addr, err := a.address(cmd, &db)
@@ -44,6 +49,12 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 		}
 		return a.onOutbox(cmd.Context(), addr, "archive", 0, func(ctx context.Context, conn *pgx.Conn) (err error) {
 			o := admin.ArchiveOptions{Retention: time.Duration(olderThan), DryRun: dryRun}
+			if requireAudit {
+				if err := audit.Check(ctx, conn, false, true); err != nil {
+					return err
+				}
+				o.Only = audit.Recorded
+			}
 			if to.value != "" && !dryRun {
 				keep, closeKeep, openErr := to.open(a.stdout)
 				if openErr != nil {
@@ -52,24 +63,32 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 				defer func() { err = errors.Join(err, closeKeep()) }()
 				o.Keep = keep
 			}
-			n, archiveErr := admin.Archive(ctx, conn, o)
-			return a.writeArchived(n, o, to.value, archiveErr)
+			archived, archiveErr := admin.Archive(ctx, conn, o)
+			return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))
 		})
 	}
 	return cmd
 }
 
 // writeArchived says what an archive did, also one that failed.
-func (a *app) writeArchived(n int64, o admin.ArchiveOptions, to string, err error) error {
+func (a *app) writeArchived(done admin.Archived, o admin.ArchiveOptions, to string, err error) error {
 	switch {
-	case errors.Is(err, admin.ErrArchiving) && n == 0:
+	case errors.Is(err, admin.ErrArchiving) && done.Events == 0:
 		return a.printf("another archive is at work: nothing to do\n")
 	case o.DryRun && err == nil:
-		return a.printf("%s published longer ago than %s; nothing was deleted\n", eventsWere(n), o.Retention)
-	case to == "-" || n == 0 && err != nil: // what was kept is on standard output
+		return a.printf("%s published longer ago than %s; nothing was deleted\n", eventsWere(done.Events), o.Retention)
+	case to == "-" || done.Events == 0 && (err != nil || done.Withheld > 0): // what was kept is on standard output
 		return err
 	}
-	return errors.Join(err, a.printf("%s deleted\n", eventsWere(n)))
+	return errors.Join(err, a.printf("%s deleted\n", eventsWere(done.Events)))
+}
+
+// writeWithheld says how many events had no copy. It is an error, so that a cron job tells somebody.
+func (a *app) writeWithheld(done admin.Archived) error {
+	if done.Withheld == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s not in audit.events and stay: run `outbox audit backfill`", eventsWere(done.Withheld))
 }
 
 func eventsWere(n int64) string { return events(int(n)) + oneOrMany(int(n), " was", " were") }

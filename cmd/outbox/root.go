@@ -92,6 +92,7 @@ the commit outbox delivers it, within about a millisecond, at least once, in ord
 		newListCommand(a),
 		newDeadCommand(a),
 		newArchiveCommand(a),
+		newAuditCommand(a),
 		newBenchCommand(a),
 		newDemoCommand(a),
 		newVersionCommand(a),

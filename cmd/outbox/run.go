@@ -40,6 +40,7 @@ type runFlags struct {
 	concurrency   number
 	laneCap       number
 	durableMarks  bool
+	audit         bool
 	timeout       duration
 	grace         duration
 	maxAttempts   number
@@ -116,6 +117,7 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 	flags.Var(&f.maxAttempts, "max-attempts", "failed attempts that make an event a dead letter")
 	flags.Var(&f.poll, "poll-interval", "how often to look without having been woken")
 	flags.Var(&f.degradedPoll, "degraded-poll-interval", "the same while notifications do not arrive")
+	flags.BoolVar(&f.audit, "audit", false, "copy every event to audit.events as it is marked as published: see `outbox audit`")
 	flags.Var(&f.archiveAt, "archive-at", "delete old events daily at this time, such as 04:00; else it is for `outbox archive` to do, from cron")
 	flags.Var(&f.archiveZone, "archive-zone", "the time zone of --archive-at, such as Europe/Berlin")
 	flags.Var(&f.retention, "retention", "what --archive-at deletes was published longer ago than this")
@@ -193,6 +195,7 @@ func (a *app) workerConfig(cmd *cobra.Command, f *runFlags, addr *address) (outb
 		MaxBatchBytes:        int(f.maxBatchBytes),
 		LaneCap:              int(f.laneCap),
 		DurableMarks:         f.durableMarks,
+		Audit:                f.audit,
 		PollInterval:         time.Duration(f.poll),
 		DegradedPollInterval: time.Duration(f.degradedPoll),
 		ArchiveAt:            string(f.archiveAt),

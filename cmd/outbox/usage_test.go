@@ -235,7 +235,7 @@ func TestRunFlags(t *testing.T) {
 		t.Parallel()
 		cmd := newRunCommand(&app{})
 		for name, want := range map[string]string{
-			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16", "durable-marks": "false", "archive-at": "", "archive-zone": "UTC", "retention": "720h0m0s",
+			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16", "durable-marks": "false", "audit": "false", "archive-at": "", "archive-zone": "UTC", "retention": "720h0m0s",
 			"handler-timeout": "30s", "shutdown-grace": "30s", "max-attempts": "10", "poll-interval": "1s",
 			"degraded-poll-interval": "250ms", "connect-timeout": "10s", "ordering": "per-aggregate", "log-level": "info",
 		} {
@@ -247,14 +247,14 @@ func TestRunFlags(t *testing.T) {
 	t.Run("reach the worker, and so do their variables", func(t *testing.T) {
 		t.Parallel()
 		values := map[string]string{
-			"batch-size": "51", "max-batch-size": "1001", "max-batch-bytes": "5MiB", "concurrency": "65", "lane-cap": "17", "durable-marks": "true", "archive-at": "04:05", "archive-zone": "Asia/Seoul", "retention": "49h",
+			"batch-size": "51", "max-batch-size": "1001", "max-batch-bytes": "5MiB", "concurrency": "65", "lane-cap": "17", "durable-marks": "true", "audit": "true", "archive-at": "04:05", "archive-zone": "Asia/Seoul", "retention": "49h",
 			"handler-timeout": "31s", "shutdown-grace": "32s", "max-attempts": "11", "poll-interval": "2s",
 			"degraded-poll-interval": "251ms", "connect-timeout": "11s", "ordering": "none", "listen-url": "postgres://direct/db",
 			"database-url": "postgres://main/db",
 		}
 		byFlags, byVariables := []string{}, map[string]string{}
 		for name, value := range values {
-			byFlags = append(byFlags, "--"+name, value)
+			byFlags = append(byFlags, "--"+name+"="+value)
 			byVariables[variableOf(name)] = value
 		}
 		for _, given := range []struct {
@@ -280,10 +280,10 @@ func TestRunFlags(t *testing.T) {
 			}
 			got := []any{
 				c.BatchSize, c.MaxBatchSize, c.MaxBatchBytes, c.Concurrency, c.LaneCap, c.HandlerTimeout.String(), c.ShutdownGrace.String(),
-				c.MaxAttempts, c.PollInterval.String(), c.DegradedPollInterval.String(), c.ConnectTimeout.String(), int(c.Ordering), c.ListenURL, c.DatabaseURL, c.DurableMarks, c.ArchiveAt, c.ArchiveZone, c.Retention.String(),
+				c.MaxAttempts, c.PollInterval.String(), c.DegradedPollInterval.String(), c.ConnectTimeout.String(), int(c.Ordering), c.ListenURL, c.DatabaseURL, c.DurableMarks, c.Audit, c.ArchiveAt, c.ArchiveZone, c.Retention.String(),
 			}
 			want := []any{
-				51, 1001, 5 << 20, 65, 17, "31s", "32s", 11, "2s", "251ms", "11s", 1, "postgres://direct/db", "postgres://main/db", true, "04:05", "Asia/Seoul", "49h0m0s",
+				51, 1001, 5 << 20, 65, 17, "31s", "32s", 11, "2s", "251ms", "11s", 1, "postgres://direct/db", "postgres://main/db", true, true, "04:05", "Asia/Seoul", "49h0m0s",
 			}
 			for i := range want {
 				if got[i] != want[i] {
@@ -366,7 +366,7 @@ func TestEnvironment(t *testing.T) {
 		want := []string{
 			"bench --for", "bench --html", "demo --database-url", "demo --for", "demo --rate", "migrate down --all", "migrate down --yes",
 			"publish --aggregate-id", "publish --aggregate-type", "publish --causation-id", "publish --correlation-id",
-			"publish --data", "publish --type", "publish --version", "list --state", "archive --dry-run", "archive --older-than", "archive --to",
+			"publish --data", "publish --type", "publish --version", "list --state", "archive --dry-run", "archive --older-than", "archive --to", "archive --require-audit", "audit backfill --dry-run",
 		}
 		for command, flags := range map[string][]string{
 			"dead list": listFlags, "list": listFlags, "dead retry": actFlags, "dead discard": append([]string{"to"}, actFlags...),

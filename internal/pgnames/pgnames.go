@@ -24,6 +24,9 @@ const (
 	// MigrationLock is the advisory lock of whoever migrates, "outbox" in ASCII.
 	MigrationLock int64 = 0x6f7574626f78
 
+	// AuditLock is the advisory lock of whoever creates audit.events, "audit" in ASCII.
+	AuditLock int64 = 0x6175646974
+
 	// Application begins the application_name of every session of a worker.
 	Application = "outbox/"
 	// OwnerApplication begins that of the sessions that own the outbox, or try to.
