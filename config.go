@@ -93,6 +93,8 @@ type Config struct {
 	// ConnectTimeout bounds the first connection, and each later attempt. Defaults to 10 s.
 	ConnectTimeout time.Duration
 
+	// Observer is told what the worker does: see package metrics for Prometheus.
+	Observer Observer
 	// Log takes one line per change of state, failed attempt and fault; payloads are never logged. The zero value logs nothing.
 	Log zerolog.Logger
 }
@@ -123,6 +125,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Retention < 0 {
 		errs = append(errs, fmt.Errorf("a Retention of %s is negative", c.Retention))
+	}
+	if c.Observer.SampleInterval < 0 {
+		errs = append(errs, fmt.Errorf("Observer: a SampleInterval of %s is negative", c.Observer.SampleInterval))
 	}
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ConnectTimeout: %s is negative", c.ConnectTimeout))
@@ -177,11 +182,12 @@ func (c Config) poller() poller.Config {
 		PollInterval:         c.PollInterval,
 		DegradedPollInterval: c.DegradedPollInterval,
 		ShutdownGrace:        c.ShutdownGrace,
+		Observer:             poller.Observer{Fetched: c.Observer.Fetched, Settled: c.Observer.Settled},
 		Log:                  c.Log,
 	}
 }
 
 // dispatch is the part of the configuration that is the dispatcher's.
 func (c Config) dispatch() dispatch.Config {
-	return dispatch.Config{Retry: c.Retry, MaxAttempts: c.MaxAttempts, Timeout: c.HandlerTimeout, Log: c.Log}
+	return dispatch.Config{Retry: c.Retry, MaxAttempts: c.MaxAttempts, Timeout: c.HandlerTimeout, Called: c.Observer.Called, Log: c.Log}
 }

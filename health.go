@@ -1,9 +1,14 @@
 package outbox
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"time"
 
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/listener"
+	"github.com/seed-9a365b49/outbox/migrations"
 	"github.com/seed-9a365b49/outbox/poller"
 )
 
@@ -13,6 +18,8 @@ type Health struct {
 	Running bool
 	// Owner is true while this worker fetches; false on a standby.
 	Owner bool
+	// Connected is true while a session listens, whether or not anything arrives on it.
+	Connected bool
 	// Listening is true while notifications are known to arrive.
 	Listening bool
 	// Degraded is true while something does not work as it should, and Reason says what: mostly that notifications do not arrive.
@@ -33,6 +40,8 @@ type Health struct {
 	NotEnvelopes int64
 	// Reconnects counts how often the listener has connected anew.
 	Reconnects int64
+	// Wakes counts what had this worker look for events.
+	Wakes poller.Wakes
 }
 
 // Health returns a snapshot. It is cheap and asks nothing of the database.
@@ -44,10 +53,36 @@ func (w *Worker) Health() Health {
 	return health(p.Stats(), l.State())
 }
 
+// Check returns nil if the worker does its job, as the owner or a standby, and the database answers with the schema that this build needs; else
+// why not. [ErrNewerSchema] is returned where a newer build has migrated: this one goes on working, and should be replaced. It asks the database one
+// question, so that ctx should have a deadline.
+func (w *Worker) Check(ctx context.Context) error {
+	db, p := w.database.Load(), w.poller.Load()
+	if db == nil || p == nil {
+		return errors.New("the worker is not running")
+	}
+	select {
+	case <-p.Started():
+	default:
+		return errors.New("the worker has not found out yet whether it is the owner or a standby")
+	}
+	version, err := eventsdb.New(db.pool).SchemaVersion(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("reach the database: %w", err)
+	case version < migrations.Latest:
+		return fmt.Errorf("%w: it has version %d, this build needs %d; run `outbox migrate up`", ErrNotMigrated, version, migrations.Latest)
+	case version > migrations.Latest:
+		return fmt.Errorf("%w: it has version %d, this build knows %d", ErrNewerSchema, version, migrations.Latest)
+	}
+	return nil
+}
+
 func health(p poller.Stats, l listener.State) Health {
 	h := Health{
 		Running:       true,
 		Owner:         p.Owner,
+		Connected:     l.Connected,
 		Listening:     l.Healthy,
 		Degraded:      l.Degraded,
 		Reason:        l.Reason,
@@ -59,6 +94,7 @@ func health(p poller.Stats, l listener.State) Health {
 		Rescues:       p.Rescues,
 		NotEnvelopes:  p.NotEnvelopes,
 		Reconnects:    l.Reconnects,
+		Wakes:         p.Wakes,
 	}
 	switch {
 	case p.SettleError != "":

@@ -75,7 +75,8 @@ type Worker struct {
 	mu       sync.Mutex
 	problems []error // of Subscribe, for Run
 
-	poller   atomic.Pointer[poller.Poller] // set by Run
+	database atomic.Pointer[database] // set by Run, as are the next two
+	poller   atomic.Pointer[poller.Poller]
 	listener atomic.Pointer[listener.Listener]
 	heard    chan struct{} // closed after the first LISTEN
 	ready    chan struct{}
@@ -89,7 +90,11 @@ func NewWorker(cfg Config) (*Worker, error) {
 	if err := errors.Join(err, err2); err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}
-	return &Worker{cfg: cfg, dispatcher: dispatcher, heard: make(chan struct{}), ready: make(chan struct{})}, nil
+	w := &Worker{cfg: cfg, dispatcher: dispatcher, heard: make(chan struct{}), ready: make(chan struct{})}
+	if attached := cfg.Observer.Attached; attached != nil {
+		attached(w)
+	}
+	return w, nil
 }
 
 // Subscribe has the events of a type ([AnyType]: of every type) handled by h, in the name of a
@@ -150,6 +155,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	w.database.Store(db)
 	w.listener.Store(l)
 	w.poller.Store(p)
 
@@ -160,6 +166,15 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	others.Go(func() { w.announce(listening, p) })
 	if at, _ := w.cfg.daily(); at != nil {
 		others.Go(func() { w.archiver(*at, db, p).run(ctx) })
+	}
+	if w.cfg.Observer.Sampled != nil {
+		others.Go(func() {
+			select {
+			case <-p.Started():
+				w.sampler(db, p).run(listening)
+			case <-listening.Done():
+			}
+		})
 	}
 	err = p.Run(ctx)
 	stopListening()
@@ -187,7 +202,7 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 		Connect:        db.connectListener,
 		ConnectTimeout: w.cfg.ConnectTimeout,
 		Handlers: map[string]func(){
-			pgnames.WakeChannel:    func() { once.Do(func() { close(w.heard) }); p.Wake() },
+			pgnames.WakeChannel:    func() { once.Do(func() { close(w.heard) }); p.Notified() },
 			pgnames.ReleaseChannel: p.Released,
 			pgnames.RetryChannel:   p.Redriven,
 		},

@@ -76,9 +76,16 @@ func (c *call) handle() {
 	ctx, cancel := context.WithTimeoutCause(c.ctx, c.sub.timeout, c.sub.timedOut)
 	c.watch()
 	returned := false
+	var began time.Time
+	if c.d.called != nil {
+		began = time.Now()
+	}
 	defer func() {
 		if !returned {
 			c.result = c.crashed(ctx, recover())
+		}
+		if c.d.called != nil {
+			c.d.called(Call{c.delivery.Event, c.sub.name, c.result.verdict.result(), time.Since(began)})
 		}
 		cancel()
 		c.warned = !c.overdue.Stop()

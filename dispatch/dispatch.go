@@ -37,6 +37,9 @@ func (d *Dispatcher) Deliver(ctx context.Context, dl Delivery, done func(Outcome
 	subs := d.subscribers(dl.Event.Type)
 	remaining, skipped := dl.remaining(subs, d.maxAttempts)
 	if len(subs) == 0 {
+		if d.called != nil {
+			d.called(Call{Event: dl.Event, Result: ResultNoHandler})
+		}
 		d.end(dl, []result{noSubscriber(dl.Event.Type)}, nil, done)
 		return
 	}

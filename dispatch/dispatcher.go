@@ -27,6 +27,8 @@ type Config struct {
 	// Timeout is how long one handler call may take before its context is cancelled.
 	// [WithTimeout] overrides it for one subscriber. Defaults to [DefaultTimeout].
 	Timeout time.Duration
+	// Called is told of each handler call that has ended, on the call's goroutine. nil: nobody is.
+	Called func(Call)
 	// Log takes a line for each failed attempt, dead event, panic and overdue handler.
 	// Payloads are never logged. The zero value logs nothing.
 	Log zerolog.Logger
@@ -40,6 +42,7 @@ type Dispatcher struct {
 	retry       RetryPolicy
 	maxAttempts int
 	timeout     time.Duration
+	called      func(Call) // [Config.Called]
 	log         zerolog.Logger
 	calls       sync.Pool // of *call
 }
@@ -59,7 +62,7 @@ func New(cfg Config) (*Dispatcher, error) {
 	if len(errs) > 0 {
 		return nil, fmt.Errorf("dispatch config: %w", errors.Join(errs...))
 	}
-	d := &Dispatcher{retry: cfg.Retry, maxAttempts: cfg.MaxAttempts, timeout: cfg.Timeout, log: cfg.Log}
+	d := &Dispatcher{retry: cfg.Retry, maxAttempts: cfg.MaxAttempts, timeout: cfg.Timeout, called: cfg.Called, log: cfg.Log}
 	if d.retry == nil {
 		d.retry = DefaultRetry()
 	}

@@ -78,6 +78,8 @@ type Config struct {
 	OnPublished func(ctx context.Context, tx pgx.Tx, ids []int64) error
 	// ShutdownGrace is how long handlers may go on after Run's context has ended; then their contexts are cancelled.
 	ShutdownGrace time.Duration
+	// Observer is told what the poller does.
+	Observer Observer
 	// Log takes changes of state and faults.
 	Log zerolog.Logger
 }

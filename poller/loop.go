@@ -161,6 +161,7 @@ func (o *owner) takeSettled() {
 // takeRedriven has the loop look for due retries if somebody has made some.
 func (o *owner) takeRedriven() {
 	if o.redriven.Swap(false) {
+		o.stats.wakes.redrives.Add(1)
 		o.retries.fromStart(time.Now())
 	}
 }
@@ -177,13 +178,23 @@ func (o *owner) hasRoom(rows, bytes int) bool {
 // fetch reads a page and hands its rows to their lanes, late commits first.
 func (o *owner) fetch(ctx context.Context, rows, bytes int) error {
 	byWake := o.woken.Swap(false)
-	polled := !byWake && !o.behind && !o.cursor.wantsFetch() && o.gate.closed()
+	byClock := !byWake && !o.behind && !o.cursor.wantsFetch()
+	polled := byClock && o.gate.closed()
+	switch {
+	case polled:
+		o.stats.wakes.polls.Add(1)
+	case byClock:
+		o.stats.wakes.looks.Add(1)
+	}
 	heard, began := o.heard, time.Now()
 	o.heard = 0
 	limit := min(o.cursor.page.size(), rows)
 	page, err := o.readPage(ctx, limit, min(bytes, o.cfg.MaxBatchBytes))
 	if err != nil {
 		return err
+	}
+	if told := o.cfg.Observer.Fetched; told != nil {
+		told(len(page.rows), time.Since(began))
 	}
 	free := !o.mayBlock()
 	late := o.cursor.late(page.below)
@@ -374,6 +385,9 @@ func (o *owner) lookForDue(ctx context.Context) error {
 	found, err := o.s.fetchDue(ctx, &o.retries, limit)
 	if err != nil {
 		return err
+	}
+	if len(found.rows) > 0 {
+		o.stats.wakes.retries.Add(1)
 	}
 	for _, r := range found.rows {
 		o.lanes.pass(r.aggregate, r.id)

@@ -48,6 +48,7 @@ type stats struct {
 	lastSweep    atomic.Int64 // nanoseconds since epoch
 	oldestUS     atomic.Int64
 	polling      atomic.Bool // events arrive without notifications
+	wakes        wakes
 }
 
 // Stats is a snapshot of what the poller is doing.
@@ -69,6 +70,8 @@ type Stats struct {
 	NotEnvelopes int64
 	// Unannounced is true while events arrive that no notification announced.
 	Unannounced bool
+	// Wakes counts what had this worker look for events.
+	Wakes Wakes
 	// Gate says whether publishers announce their events to this worker, while it is the owner.
 	Gate GateState
 }
@@ -89,7 +92,7 @@ func New(cfg Config) (*Poller, error) {
 	}
 	p.handlers = newCrew(p.handle)
 	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks, onPublished: cfg.OnPublished}
-	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
+	p.settler = newSettler(observed(st.settle, cfg.Observer.Settled), p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
 		connect: cfg.Connect, log: cfg.Log,
 		nudge: make(chan struct{}, 1),
@@ -99,10 +102,16 @@ func New(cfg Config) (*Poller, error) {
 }
 
 // Wake says that an event has been committed: the loop fetches, unless it is about to anyway. It never blocks.
-func (p *Poller) Wake() {
+func (p *Poller) Wake() { p.announced(&p.stats.wakes.calls) }
+
+// Notified is [Poller.Wake] for a notification.
+func (p *Poller) Notified() { p.announced(&p.stats.wakes.notifications) }
+
+func (p *Poller) announced(by *atomic.Int64) {
 	if p.session.Load() == nil {
 		return // the first scan of an owner reads everything
 	}
+	by.Add(1)
 	p.calls.Add(1)
 	p.fetchSoon()
 }
@@ -138,6 +147,7 @@ func (p *Poller) Stats() Stats {
 		Rescues:       p.stats.rescues.Load(),
 		NotEnvelopes:  p.stats.notEnvelopes.Load(),
 		Unannounced:   p.stats.polling.Load(),
+		Wakes:         p.stats.wakes.counts(),
 	}
 	if g := p.currentGate.Load(); g != nil {
 		s.Gate = g.now()
@@ -211,7 +221,11 @@ func (p *Poller) work(ctx context.Context, s *session) error {
 	ctx, stopGate := context.WithCancel(ctx)
 	defer stopGate() // it ends by itself: a session that hangs must not keep the ownership
 	defer p.currentGate.Store(nil)
-	g := &gate{connect: p.cfg.ConnectGate, wake: p.fetchSoon, look: p.Look, log: p.log}
+	wake := func() {
+		p.stats.wakes.gates.Add(1)
+		p.fetchSoon()
+	}
+	g := &gate{connect: p.cfg.ConnectGate, wake: wake, look: p.Look, log: p.log}
 	p.currentGate.Store(g)
 	p.gates.Go(func() { g.run(ctx) })
 	return p.loop(ctx, s, g)

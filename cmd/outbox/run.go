@@ -14,6 +14,7 @@ import (
 	"github.com/seed-9a365b49/outbox"
 	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/dispatch"
+	"github.com/seed-9a365b49/outbox/metrics"
 	"github.com/seed-9a365b49/outbox/poller"
 	"github.com/seed-9a365b49/outbox/sink"
 	"github.com/seed-9a365b49/outbox/sink/cloudevent"
@@ -49,6 +50,7 @@ type runFlags struct {
 	archiveAt     timeOfDay
 	archiveZone   timeZone
 	retention     duration
+	adminAddr     adminAddress
 	ordering      *choice
 	logLevel      *choice
 	logFormat     *choice
@@ -121,6 +123,7 @@ func addRunFlags(cmd *cobra.Command) *runFlags {
 	flags.Var(&f.archiveAt, "archive-at", "delete old events daily at this time, such as 04:00; else it is for `outbox archive` to do, from cron")
 	flags.Var(&f.archiveZone, "archive-zone", "the time zone of --archive-at, such as Europe/Berlin")
 	flags.Var(&f.retention, "retention", "what --archive-at deletes was published longer ago than this")
+	flags.Var(&f.adminAddr, "admin-addr", "serve /metrics (Prometheus), /livez and /readyz at this address; without a host, such as :9090, for this machine only")
 	f.ordering = choiceFlag(cmd, "ordering", "", "per-aggregate", "what a failed event does: hold back its aggregate, or nothing", "per-aggregate", "none")
 	f.logLevel = choiceFlag(cmd, "log-level", "", "info", "the least important lines to log", logLevels...)
 	f.logFormat = choiceFlag(cmd, "log-format", "", "auto", "auto is console on a terminal, else json", "auto", "json", "console")
@@ -141,6 +144,10 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	if webhook, ok := to.(*sink.Webhook); ok {
 		defer webhook.CloseIdleConnections()
 	}
+	measured := metrics.New()
+	if f.adminAddr != "" {
+		config.Observer = measured.Observer()
+	}
 	worker, err := outbox.NewWorker(config)
 	if err != nil {
 		return &usageError{err}
@@ -148,6 +155,11 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	if err := worker.Subscribe(outbox.AnyType, subscriberName(to), to); err != nil {
 		return err
 	}
+	served, err := serveEndpoints(cmd.Context(), f.adminAddr, worker, measured, config.Log)
+	if err != nil {
+		return err
+	}
+	defer served.close()
 	ready := func() {
 		config.Log.Info().Str("version", buildVersion()).Stringer("sink", to).Bool("signed", signed(f, to)).
 			Str("server", addr.server()).Str("database", addr.database()).Msg("ready")

@@ -96,6 +96,8 @@ func TestWrongCommandLine(t *testing.T) {
 		{"address with a wrong setting", "status --database-url postgres://ali:sesame@cave/db?sslmode=maybe", nil, "--database-url: failed to configure TLS (sslmode is invalid)"},
 		{"malformed address in OUTBOX_DATABASE_URL", "status", []string{"OUTBOX_DATABASE_URL=ali:sesame@cave"}, "OUTBOX_DATABASE_URL: not a database address"},
 		{"malformed address in DATABASE_URL", "status", []string{"DATABASE_URL=ali:sesame@cave"}, "DATABASE_URL: not a database address"},
+		{"admin address without a port", "run --sink stdout --admin-addr localhost", nil, `--admin-addr: "localhost" is not an address, such as :9090`},
+		{"admin address with a port that is none", "run --sink stdout --admin-addr localhost:http2000", nil, `--admin-addr: "localhost:http2000" has no port`},
 		{"malformed listen address", "run --sink stdout --listen-url ali:sesame@cave", nil, "--listen-url: not a database address"},
 		{"no address", "status", []string{"DATABASE_URL="}, "no database given: set --database-url, OUTBOX_DATABASE_URL, DATABASE_URL, or PGHOST"},
 		{"a password alone", "status", []string{"DATABASE_URL=", "PGPASSWORD=sesame"}, "no database given"},
@@ -235,7 +237,7 @@ func TestRunFlags(t *testing.T) {
 		t.Parallel()
 		cmd := newRunCommand(&app{})
 		for name, want := range map[string]string{
-			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16", "durable-marks": "false", "audit": "false", "archive-at": "", "archive-zone": "UTC", "retention": "720h0m0s",
+			"batch-size": "50", "max-batch-size": "1000", "max-batch-bytes": "4MiB", "concurrency": "64", "lane-cap": "16", "durable-marks": "false", "admin-addr": "", "audit": "false", "archive-at": "", "archive-zone": "UTC", "retention": "720h0m0s",
 			"handler-timeout": "30s", "shutdown-grace": "30s", "max-attempts": "10", "poll-interval": "1s",
 			"degraded-poll-interval": "250ms", "connect-timeout": "10s", "ordering": "per-aggregate", "log-level": "info",
 		} {

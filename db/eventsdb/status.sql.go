@@ -7,6 +7,8 @@ package eventsdb
 
 import (
 	"context"
+
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 const CountFailed = `-- name: CountFailed :one
@@ -143,6 +145,16 @@ func (q *Queries) OldestUnfailed(ctx context.Context, bound int64) (OldestUnfail
 	return i, err
 }
 
+const OneSnapshot = `-- name: OneSnapshot :exec
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
+`
+
+// Has all statements of the transaction that it begins see the same events.
+func (q *Queries) OneSnapshot(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, OneSnapshot)
+	return err
+}
+
 const SchemaVersion = `-- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version
 `
@@ -152,6 +164,23 @@ func (q *Queries) SchemaVersion(ctx context.Context) (int32, error) {
 	var version int32
 	err := row.Scan(&version)
 	return version, err
+}
+
+const ServerState = `-- name: ServerState :one
+SELECT clock_timestamp()::timestamptz AS now, pg_notification_queue_usage()::float8 AS notify_queue
+`
+
+type ServerStateRow struct {
+	Now         pgtype.Timestamptz
+	NotifyQueue float64
+}
+
+// The server's clock, and how full its queue of notifications is, from 0 to 1.
+func (q *Queries) ServerState(ctx context.Context) (ServerStateRow, error) {
+	row := q.db.QueryRow(ctx, ServerState)
+	var i ServerStateRow
+	err := row.Scan(&i.Now, &i.NotifyQueue)
+	return i, err
 }
 
 const TuneTransaction = `-- name: TuneTransaction :one

@@ -9,6 +9,10 @@ SELECT set_config('enable_seqscan', 'off', true) AS enable_seqscan,
        set_config('enable_sort', 'off', true) AS enable_sort,
        set_config('jit', 'off', true) AS jit;
 
+-- name: OneSnapshot :exec
+-- Has all statements of the transaction that it begins see the same events.
+SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
+
 -- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version;
 
@@ -83,3 +87,7 @@ SELECT count(*) FILTER (WHERE starts_with(a.application_name, sqlc.arg(owner_pre
        count(*) FILTER (WHERE starts_with(a.application_name, sqlc.arg(listener_prefix)::text)) AS listeners
 FROM pg_catalog.pg_stat_activity a
 WHERE a.datname = current_database();
+
+-- name: ServerState :one
+-- The server's clock, and how full its queue of notifications is, from 0 to 1.
+SELECT clock_timestamp()::timestamptz AS now, pg_notification_queue_usage()::float8 AS notify_queue;

@@ -1,0 +1,82 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/dispatch"
+	"github.com/seed-9a365b49/outbox/poller"
+)
+
+// Observer has functions that are told what a worker does. Those that are nil are not called. They are called from many goroutines, and the work waits
+// for them, so they must return at once. Package metrics has one for Prometheus.
+type Observer struct {
+	// Attached is called by [NewWorker].
+	Attached func(*Worker)
+	// Called is called after each call of a handler.
+	Called func(dispatch.Call)
+	// Fetched is called after each fetch of new events, with how many rows came and how long it took.
+	Fetched func(rows int, took time.Duration)
+	// Settled is called after each write of outcomes.
+	Settled func(poller.Batch)
+	// Sampled is called with the backlog, as the owner counts it every SampleInterval; with an error where it could not.
+	Sampled func(admin.Backlog, error)
+	// SampleInterval defaults to 15 s.
+	SampleInterval time.Duration
+}
+
+// DefaultSampleInterval is how often the owner counts the backlog for an [Observer].
+const DefaultSampleInterval = 15 * time.Second
+
+// sampleTimeout bounds one counting.
+const sampleTimeout = 5 * time.Second
+
+// sampler counts the backlog for an observer, if this worker is the owner then.
+type sampler struct {
+	interval time.Duration
+	owner    func() bool
+	count    func(context.Context) (admin.Backlog, error)
+	sampled  func(admin.Backlog, error)
+}
+
+// run samples until ctx ends.
+func (s *sampler) run(ctx context.Context) {
+	tick := time.NewTicker(s.interval)
+	defer tick.Stop()
+	for {
+		if s.owner() {
+			s.once(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *sampler) once(ctx context.Context) {
+	counting, cancel := context.WithTimeoutCause(ctx, sampleTimeout, fmt.Errorf("it took longer than %s", sampleTimeout))
+	defer cancel()
+	b, err := s.count(counting)
+	if ctx.Err() == nil {
+		s.sampled(b, err)
+	}
+}
+
+// sampler returns the sampler of this worker.
+func (w *Worker) sampler(db *database, p *poller.Poller) *sampler {
+	o := w.cfg.Observer
+	interval := o.SampleInterval
+	if interval == 0 {
+		interval = DefaultSampleInterval
+	}
+	return &sampler{
+		interval: interval,
+		owner:    func() bool { return p.Stats().Owner },
+		count:    func(ctx context.Context) (admin.Backlog, error) { return admin.CountBacklog(ctx, db.pool) },
+		sampled:  o.Sampled,
+	}
+}
