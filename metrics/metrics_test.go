@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -165,6 +167,36 @@ func TestMetrics(t *testing.T) {
 	}
 	if problems, err := testutil.CollectAndLint(m); err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// TestDocumented has every metric that the documentation speaks of exist.
+func TestDocumented(t *testing.T) {
+	t.Parallel()
+	described := make(chan *prometheus.Desc, 100)
+	metrics.New().Describe(described)
+	close(described)
+	names := map[string]bool{"outbox_build_info": true} // the binary's
+	for d := range described {
+		names[regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1]] = true
+	}
+	if len(names) < 20 {
+		t.Fatalf("only %d names", len(names))
+	}
+	for _, file := range []string{"../README.md", "../docs/operations.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := regexp.MustCompile(`[`+"`"+`(](outbox_[a-z_]+)[`+"`"+`{)\[]`).FindAllStringSubmatch(string(text), -1)
+		if len(found) == 0 {
+			t.Errorf("%s speaks of none", file)
+		}
+		for _, match := range found {
+			if !names[match[1]] {
+				t.Errorf("%s speaks of %s, which does not exist", file, match[1])
+			}
+		}
 	}
 }
 
