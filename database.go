@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/rs/zerolog"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/audit"
 	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
@@ -181,6 +182,16 @@ func (db *database) check(ctx context.Context, cfg Config) error {
 		}
 	}
 	return db.warn(ctx, queries, cfg.Log)
+}
+
+// backlog counts the events that are not published.
+func (db *database) backlog(ctx context.Context) (b admin.Backlog, err error) {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db.pool, snapshot, func(tx pgx.Tx) (err error) {
+		b, err = admin.CountBacklog(ctx, tx)
+		return err
+	})
+	return b, err
 }
 
 // warn logs settings under which some guarantee does not hold.

@@ -76,7 +76,7 @@ func (w *Worker) sampler(db *database, p *poller.Poller) *sampler {
 	return &sampler{
 		interval: interval,
 		owner:    func() bool { return p.Stats().Owner },
-		count:    func(ctx context.Context) (admin.Backlog, error) { return admin.CountBacklog(ctx, db.pool) },
+		count:    db.backlog,
 		sampled:  o.Sampled,
 	}
 }

@@ -29,12 +29,10 @@ type Backlog struct {
 	At time.Time
 }
 
-// CountBacklog counts the events that are not published.
-func CountBacklog(ctx context.Context, db DB) (b Backlog, err error) {
-	err = within(ctx, db, func(_ pgx.Tx, q *eventsdb.Queries) error {
-		b, err = countBacklog(ctx, q)
-		return err
-	})
+// CountBacklog counts the events that are not published, in a transaction that the caller begins: with repeatable read, an event on its way counts
+// once.
+func CountBacklog(ctx context.Context, tx pgx.Tx) (Backlog, error) {
+	b, err := countBacklog(ctx, eventsdb.New(tx))
 	if err != nil {
 		return Backlog{}, fmt.Errorf("count the backlog: %w", err)
 	}
@@ -43,9 +41,6 @@ func CountBacklog(ctx context.Context, db DB) (b Backlog, err error) {
 
 func countBacklog(ctx context.Context, q *eventsdb.Queries) (b Backlog, err error) {
 	const bound = CountAtMost + 1
-	if err := q.OneSnapshot(ctx); err != nil { // so that an event on its way counts once
-		return b, err
-	}
 	if _, err := q.TuneTransaction(ctx); err != nil {
 		return b, err
 	}

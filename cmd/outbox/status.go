@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/seed-9a365b49/outbox"
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/migrations"
@@ -23,7 +24,7 @@ import (
 
 const (
 	// countAtMost is where counts stop.
-	countAtMost = 100_000
+	countAtMost = admin.CountAtMost
 	// bound is where scans stop: one row more says that there are more.
 	bound = countAtMost + 1
 	// statusTimeout bounds all questions together.
@@ -132,12 +133,15 @@ func (s *status) read(ctx context.Context, tx pgx.Tx) error {
 			return fmt.Errorf("look at the trigger: %w", err)
 		}
 	}
-	for _, read := range []func(context.Context, *eventsdb.Queries) error{s.readWorkers, s.readUnpublished, s.readPublished} {
-		if err := read(ctx, queries); err != nil {
-			return err
-		}
+	if err := s.readWorkers(ctx, queries); err != nil {
+		return err
 	}
-	return nil
+	backlog, err := admin.CountBacklog(ctx, tx)
+	if err != nil {
+		return err
+	}
+	s.readUnpublished(backlog)
+	return s.readPublished(ctx, queries, backlog.OldestPending)
 }
 
 // readSchema returns where the schema is, and its version.
@@ -178,40 +182,26 @@ func (s *status) readWorkers(ctx context.Context, queries *eventsdb.Queries) err
 	return nil
 }
 
-func (s *status) readUnpublished(ctx context.Context, queries *eventsdb.Queries) error {
-	unfailed, err := queries.CountUnfailed(ctx, bound)
-	if err != nil {
-		return fmt.Errorf("count pending events: %w", err)
+func (s *status) readUnpublished(b admin.Backlog) {
+	s.Pending = s.count("pending", b.Pending, b.PendingWhole)
+	s.Due = s.count("due", b.Due, b.Due < bound)
+	s.Retrying = s.count("retrying", b.Retrying, b.Retrying < bound)
+	s.Dead = s.count("dead", b.Dead, b.Dead < bound)
+	if b.OldestPending != 0 {
+		age := b.OldestPendingAge.Seconds()
+		s.OldestPending = &age
 	}
-	s.Pending = s.count("pending", unfailed.Pending, unfailed.Scanned < bound)
-	failed, err := queries.CountFailed(ctx, bound)
-	if err != nil {
-		return fmt.Errorf("count failed events: %w", err)
-	}
-	s.Due = s.count("due", failed.Due, failed.Due < bound)
-	s.Retrying = s.count("retrying", failed.Retrying, failed.Retrying < bound)
-	s.Dead = s.count("dead", failed.Dead, failed.Dead < bound)
-	return nil
 }
 
 // readPublished counts what was published of late from the newest id down, and, where the backlog is longer than that
 // walk, from its foot down as well.
-func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries) error {
+func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries, oldestPending int64) error {
 	walk := func(below int64) (eventsdb.CountPublishedRow, error) {
 		row, err := queries.CountPublished(ctx, eventsdb.CountPublishedParams{Below: below, Bound: bound})
 		if err != nil {
 			return row, fmt.Errorf("count published events: %w", err)
 		}
 		return row, nil
-	}
-	oldest, err := queries.OldestUnfailed(ctx, bound)
-	backlog := !errors.Is(err, pgx.ErrNoRows)
-	if err != nil && backlog {
-		return fmt.Errorf("look for the oldest pending event: %w", err)
-	}
-	if backlog {
-		age := max(0, oldest.AgeS)
-		s.OldestPending = &age
 	}
 	w, err := walk(math.MaxInt64)
 	if err != nil {
@@ -220,8 +210,8 @@ func (s *status) readPublished(ctx context.Context, queries *eventsdb.Queries) e
 	whole := w.Scanned < bound
 	minute, minuteWhole := w.LastMinute, whole || w.BeforeMinute > 0
 	hour, hourWhole := w.LastHour, whole || w.BeforeHour > 0
-	if backlog && !hourWhole && oldest.ID <= w.Lowest {
-		foot, err := walk(oldest.ID)
+	if oldestPending != 0 && !hourWhole && oldestPending <= w.Lowest {
+		foot, err := walk(oldestPending)
 		if err != nil {
 			return err
 		}

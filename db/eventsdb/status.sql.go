@@ -145,16 +145,6 @@ func (q *Queries) OldestUnfailed(ctx context.Context, bound int64) (OldestUnfail
 	return i, err
 }
 
-const OneSnapshot = `-- name: OneSnapshot :exec
-SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY
-`
-
-// Has all statements of the transaction that it begins see the same events.
-func (q *Queries) OneSnapshot(ctx context.Context) error {
-	_, err := q.db.Exec(ctx, OneSnapshot)
-	return err
-}
-
 const SchemaVersion = `-- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version
 `

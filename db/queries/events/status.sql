@@ -9,10 +9,6 @@ SELECT set_config('enable_seqscan', 'off', true) AS enable_seqscan,
        set_config('enable_sort', 'off', true) AS enable_sort,
        set_config('jit', 'off', true) AS jit;
 
--- name: OneSnapshot :exec
--- Has all statements of the transaction that it begins see the same events.
-SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY;
-
 -- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version;
 
