@@ -51,7 +51,8 @@ type Message struct {
 	// CausationID is the public id of the event that caused this one. Defaults to [event.CausationID]
 	// of the context, which inside a handler is the handled event; "" there too: none.
 	CausationID string
-	// TraceParent is the W3C trace context. Defaults to [event.TraceParent] of the context.
+	// TraceParent is the W3C trace context, which the event's deliveries link to. Defaults to that of the span that Publish
+	// starts, else that of the context's span, else [event.TraceParent] of the context.
 	TraceParent string
 	// OccurredAt is when it happened, in the years 1 to 9999, to the microsecond. Defaults to the
 	// start of the transaction by the database's clock.
@@ -114,12 +115,18 @@ func (e FieldError) Unwrap() error { return e.Err }
 // row is a message as the INSERT takes it. Everything is text and cast in SQL, because that
 // is the one form which all drivers and all of pgx's execution modes send alike.
 type row struct {
-	aggregateType, aggregateID, eventType, payload string
-	occurredAt                                     *string // nil: the database's now()
+	aggregateType, aggregateID, eventType string
+	envelope                              event.Envelope
+	traced                                bool    // the message gave the trace context itself
+	occurredAt                            *string // nil: the database's now()
 }
 
-// row validates the message, takes what it leaves open from the context, and builds the
-// envelope. A message with problems has no row.
+// payload returns the envelope as JSON.
+func (r *row) payload() string {
+	return string(r.envelope.AppendJSON(make([]byte, 0, len(r.envelope.Data)+256)))
+}
+
+// row validates the message and takes what it leaves open from the context. A message with problems has no row.
 func (m Message) row(ctx context.Context, index int) (row, []FieldError) {
 	var problems []FieldError
 	check := func(field string, err error) {
@@ -142,7 +149,7 @@ func (m Message) row(ctx context.Context, index int) (row, []FieldError) {
 		envelope.Metadata.CausationID = event.CausationID(ctx)
 	}
 	if envelope.Metadata.TraceParent == "" {
-		envelope.Metadata.TraceParent = event.TraceParent(ctx)
+		envelope.Metadata.TraceParent, envelope.Metadata.TraceState = event.TraceParent(ctx), event.TraceState(ctx)
 	}
 
 	check("aggregate_type", checkType(m.AggregateType))
@@ -168,7 +175,8 @@ func (m Message) row(ctx context.Context, index int) (row, []FieldError) {
 		aggregateType: m.AggregateType,
 		aggregateID:   m.AggregateID.String(),
 		eventType:     m.EventType,
-		payload:       string(envelope.AppendJSON(make([]byte, 0, len(data)+256))),
+		envelope:      envelope,
+		traced:        m.TraceParent != "",
 		occurredAt:    occurredAt,
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/seed-9a365b49/outbox/event"
+	"github.com/seed-9a365b49/outbox/internal/spans"
 )
 
 // These statements are constants, not sqlc queries, because sqlc's code is bound to one driver and
@@ -71,6 +72,9 @@ type SQLQuerier interface {
 // A message that the database could not take is rejected with an [InvalidMessageError] before
 // anything is sent. An error of the database (errors.As with *pgconn.PgError) has
 // aborted the transaction: roll it back.
+//
+// Where OpenTelemetry has a tracer provider, the call is a span ("publish <event type>", kind PRODUCER) and the event is stored
+// with its context, so that its deliveries link to it. The provider is the one of the context's span, or the global one. Where there is none, the event is stored with the context of the span that ctx carries, if any.
 //
 // The role needs USAGE on schema events and on sequence events.outbox_id_seq, and on events.outbox INSERT
 // (aggregate_type, aggregate_id, event_type, payload, occurred_at) and SELECT (id, occurred_at).
@@ -133,10 +137,17 @@ func publish(ctx context.Context, query queryRow, m Message) (int64, error) {
 	if problems != nil {
 		return 0, &InvalidMessageError{Fields: problems}
 	}
+	rows := [1]row{r}
+	ctx, span := startSending(ctx, rows[:], false)
+	defer span.End()
+	r = rows[0]
 	var id int64
-	err := query(ctx, insertSQL, r.aggregateType, r.aggregateID, r.eventType, r.payload, r.occurredAt).Scan(&id)
+	err := query(ctx, insertSQL, r.aggregateType, r.aggregateID, r.eventType, r.payload(), r.occurredAt).Scan(&id)
 	if err != nil {
-		return 0, explain("publish", publisherNeeds, err)
+		return 0, sendingFailed(span, explain("publish", publisherNeeds, err))
+	}
+	if span.IsRecording() {
+		span.SetAttributes(spans.EventID.Int64(id))
 	}
 	return id, nil
 }
@@ -145,19 +156,35 @@ func publishBatch(ctx context.Context, query queryRow, messages []Message) ([]in
 	if len(messages) == 0 {
 		return nil, nil
 	}
-	var aggregateTypes, aggregateIDs, eventTypes, payloads, occurredAts textArray
+	rows := make([]row, len(messages))
 	var problems []FieldError
 	for i, m := range messages {
 		r, wrong := m.row(ctx, i)
 		problems = append(problems, wrong...)
-		aggregateTypes.add(&r.aggregateType)
-		aggregateIDs.add(&r.aggregateID)
-		eventTypes.add(&r.eventType)
-		payloads.add(&r.payload)
-		occurredAts.add(r.occurredAt)
+		rows[i] = r
 	}
 	if problems != nil {
 		return nil, &InvalidMessageError{Fields: problems}
+	}
+	ctx, span := startSending(ctx, rows, true)
+	defer span.End()
+	ids, err := insertBatch(ctx, query, rows)
+	if err != nil {
+		return nil, sendingFailed(span, err)
+	}
+	return ids, nil
+}
+
+func insertBatch(ctx context.Context, query queryRow, rows []row) ([]int64, error) {
+	var aggregateTypes, aggregateIDs, eventTypes, payloads, occurredAts textArray
+	for i := range rows {
+		r := &rows[i]
+		payload := r.payload()
+		aggregateTypes.add(&r.aggregateType)
+		aggregateIDs.add(&r.aggregateID)
+		eventTypes.add(&r.eventType)
+		payloads.add(&payload)
+		occurredAts.add(r.occurredAt)
 	}
 	var text string
 	err := query(ctx, insertBatchSQL, aggregateTypes.String(), aggregateIDs.String(), eventTypes.String(),
@@ -169,8 +196,8 @@ func publishBatch(ctx context.Context, query queryRow, messages []Message) ([]in
 	if err := json.Unmarshal([]byte(text), &ids); err != nil {
 		return nil, fmt.Errorf("publish batch: read ids: %w", err)
 	}
-	if len(ids) != len(messages) {
-		return nil, fmt.Errorf("publish batch: %d of %d events were inserted: does a trigger on events.outbox skip rows?", len(ids), len(messages))
+	if len(ids) != len(rows) {
+		return nil, fmt.Errorf("publish batch: %d of %d events were inserted: does a trigger on events.outbox skip rows?", len(ids), len(rows))
 	}
 	return ids, nil
 }

@@ -17,12 +17,16 @@ type links struct {
 	correlation string
 	causation   uuid.UUID
 	traceParent string
+	traceState  string
 }
 
 func linksOf(ctx context.Context) links {
 	switch v := ctx.Value(contextKey{}).(type) {
 	case *Event:
-		return links{event: v, correlation: v.Metadata.CorrelationID, causation: v.PublicID, traceParent: v.Metadata.TraceParent}
+		return links{
+			event: v, correlation: v.Metadata.CorrelationID, causation: v.PublicID,
+			traceParent: v.Metadata.TraceParent, traceState: v.Metadata.TraceState,
+		}
 	case links:
 		return v
 	}
@@ -78,16 +82,22 @@ func CausationID(ctx context.Context) string {
 }
 
 // WithTraceParent returns a context whose published events carry traceParent (W3C Trace
-// Context) as metadata.traceparent. "" takes it away.
+// Context) as metadata.traceparent, unless the context has a span of OpenTelemetry, which wins. "" takes it away.
 func WithTraceParent(ctx context.Context, traceParent string) context.Context {
 	l := linksOf(ctx)
-	l.traceParent = traceParent
+	l.traceParent, l.traceState = traceParent, ""
 	return context.WithValue(ctx, contextKey{}, l)
 }
 
-// TraceParent returns the trace context for events published with ctx: the one set by
+// TraceParent returns the trace context for events published with ctx where it has no span: the one set by
 // [WithTraceParent], else that of the event being handled, so that a chain of events stays
 // one trace, else "".
 func TraceParent(ctx context.Context) string {
 	return linksOf(ctx).traceParent
+}
+
+// TraceState returns what belongs to [TraceParent]: the tracestate of the event being handled, unless
+// WithTraceParent has set another trace context.
+func TraceState(ctx context.Context) string {
+	return linksOf(ctx).traceState
 }

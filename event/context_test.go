@@ -15,9 +15,9 @@ func TestContext(t *testing.T) {
 	other := uuid.MustParse("22222222-2222-4222-8222-222222222222")
 	handled := &event.Event{
 		ID: 7, PublicID: cause,
-		Metadata: event.Metadata{CorrelationID: "workflow", CausationID: other.String(), TraceParent: "trace"},
+		Metadata: event.Metadata{CorrelationID: "workflow", CausationID: other.String(), TraceParent: "trace", TraceState: "a=1"},
 	}
-	type links struct{ correlation, causation, trace string }
+	type links struct{ correlation, causation, trace, state string }
 	tests := map[string]struct {
 		ctx  func(context.Context) context.Context
 		want links
@@ -28,25 +28,25 @@ func TestContext(t *testing.T) {
 		},
 		"in a handler the handled event is the cause, and its workflow and trace go on": {
 			func(ctx context.Context) context.Context { return event.NewContext(ctx, handled) },
-			links{"workflow", cause.String(), "trace"},
+			links{"workflow", cause.String(), "trace", "a=1"},
 		},
 		"ids can be set": {
 			func(ctx context.Context) context.Context {
 				return event.WithTraceParent(event.WithCausationID(event.WithCorrelationID(ctx, "request"), other), "span")
 			},
-			links{"request", other.String(), "span"},
+			links{"request", other.String(), "span", ""},
 		},
 		"a handler can set its own": {
 			func(ctx context.Context) context.Context {
 				return event.WithTraceParent(event.WithCausationID(event.WithCorrelationID(event.NewContext(ctx, handled), "request"), other), "span")
 			},
-			links{"request", other.String(), "span"},
+			links{"request", other.String(), "span", ""},
 		},
 		"a handler can set one and keep the others": {
 			func(ctx context.Context) context.Context {
 				return event.WithCorrelationID(event.NewContext(ctx, handled), "request")
 			},
-			links{"request", cause.String(), "trace"},
+			links{"request", cause.String(), "trace", "a=1"},
 		},
 		"a handler can take them away": {
 			func(ctx context.Context) context.Context {
@@ -58,13 +58,13 @@ func TestContext(t *testing.T) {
 			func(ctx context.Context) context.Context {
 				return event.NewContext(event.WithCausationID(event.WithCorrelationID(ctx, "the process"), other), handled)
 			},
-			links{"workflow", cause.String(), "trace"},
+			links{"workflow", cause.String(), "trace", "a=1"},
 		},
 		"an event without metadata is still a cause": {
 			func(ctx context.Context) context.Context {
 				return event.NewContext(event.WithCorrelationID(ctx, "the process"), &event.Event{PublicID: cause})
 			},
-			links{"", cause.String(), ""},
+			links{"", cause.String(), "", ""},
 		},
 		"an event without a public id is no cause": {
 			func(ctx context.Context) context.Context { return event.NewContext(ctx, &event.Event{ID: 1}) },
@@ -81,7 +81,7 @@ func TestContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx := tt.ctx(t.Context())
-			got := links{event.CorrelationID(ctx), event.CausationID(ctx), event.TraceParent(ctx)}
+			got := links{event.CorrelationID(ctx), event.CausationID(ctx), event.TraceParent(ctx), event.TraceState(ctx)}
 			if got != tt.want {
 				t.Fatalf("got %+v, want %+v", got, tt.want)
 			}

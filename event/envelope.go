@@ -23,6 +23,8 @@ type Metadata struct {
 	CorrelationID string `json:"correlation_id,omitempty"`
 	// TraceParent is the W3C trace context of the publisher.
 	TraceParent string `json:"traceparent,omitempty"`
+	// TraceState is what tracing systems add to TraceParent (W3C Trace Context, tracestate); nothing without it.
+	TraceState string `json:"tracestate,omitempty"`
 }
 
 // ErrNotEnvelope is returned by [ParseEnvelope] for a payload that does not have the
@@ -73,6 +75,8 @@ func parseMetadata(object []byte) Metadata {
 			m.CorrelationID = unquote(value)
 		case `"traceparent"`:
 			m.TraceParent = unquote(value)
+		case `"tracestate"`:
+			m.TraceState = unquote(value)
 		}
 	}
 	return m

@@ -126,6 +126,7 @@ func TestEnvelopeAppendJSON(t *testing.T) {
 				CausationID:   text.Draw(t, "causation"),
 				CorrelationID: text.Draw(t, "correlation"),
 				TraceParent:   text.Draw(t, "traceparent"),
+				TraceState:    text.Draw(t, "tracestate"),
 			},
 		}
 		payload := want.AppendJSON(nil)
@@ -142,7 +143,7 @@ func TestEnvelopeAppendJSON(t *testing.T) {
 // FuzzParseEnvelope compares the hand-written scanner with encoding/json.
 func FuzzParseEnvelope(f *testing.F) {
 	for _, seed := range []string{
-		`{"version": 1, "data": {"a": [1, "}"]}, "metadata": {"causation_id": "c", "correlation_id": "w", "traceparent": "t"}}`,
+		`{"version": 1, "data": {"a": [1, "}"]}, "metadata": {"causation_id": "c", "correlation_id": "w", "traceparent": "t", "tracestate": "s"}}`,
 		`{"data":"a\\\"b,}","version":1}`, `{"\u0076ersion":1,"data":2}`, `{"Version":1,"data":null}`, `[1]`, `{"version":1,"data":[[]],"metadata":[]}`,
 		`{"version":1`, `{"data":"\"`, `{"version":1,"data":]`, `{"version":1,"data":2,"metadata":{"correlation_id":"\ud83d\ude00\n"}}`,
 	} {
@@ -183,6 +184,7 @@ func parseWithEncodingJSON(payload []byte) (event.Envelope, bool) {
 	_ = json.Unmarshal(metadata["causation_id"], &e.Metadata.CausationID)
 	_ = json.Unmarshal(metadata["correlation_id"], &e.Metadata.CorrelationID)
 	_ = json.Unmarshal(metadata["traceparent"], &e.Metadata.TraceParent)
+	_ = json.Unmarshal(metadata["tracestate"], &e.Metadata.TraceState)
 	return e, true
 }
 

@@ -16,6 +16,7 @@
 //	correlationid    extension: the envelope's correlation_id; absent if empty
 //	causationid      extension: the envelope's causation_id; absent if empty
 //	traceparent      extension: the envelope's traceparent; absent if empty
+//	tracestate       extension: the envelope's tracestate; absent if empty
 //	data             the envelope's data
 //
 // https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md and
@@ -51,7 +52,7 @@ const (
 // event is the receiver's decision.
 func Append(dst []byte, source string, e *event.Event) []byte {
 	dst = slices.Grow(dst, fixedSize+len(source)+len(e.Type)+len(e.AggregateType)+len(e.Data)+
-		len(e.Metadata.CorrelationID)+len(e.Metadata.CausationID)+len(e.Metadata.TraceParent))
+		len(e.Metadata.CorrelationID)+len(e.Metadata.CausationID)+len(e.Metadata.TraceParent)+len(e.Metadata.TraceState))
 
 	dst = append(dst, `{"specversion":"1.0","id":"`...)
 	dst = append(dst, e.PublicID.String()...)
@@ -71,6 +72,7 @@ func Append(dst []byte, source string, e *event.Event) []byte {
 	dst = appendOptional(dst, "correlationid", e.Metadata.CorrelationID)
 	dst = appendOptional(dst, "causationid", e.Metadata.CausationID)
 	dst = appendOptional(dst, "traceparent", e.Metadata.TraceParent)
+	dst = appendOptional(dst, "tracestate", e.Metadata.TraceState)
 	dst = appendData(dst, e.Data)
 	return append(dst, '}')
 }

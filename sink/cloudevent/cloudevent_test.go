@@ -29,6 +29,7 @@ func newEvent() *event.Event {
 			CausationID:   "3d0c8c0e-3df4-5a5b-8b57-6a6f3e6d2c11",
 			CorrelationID: "checkout-42",
 			TraceParent:   "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+			TraceState:    "vendor=1",
 		},
 		Attempt: 1,
 	}
@@ -52,6 +53,7 @@ func TestAppend(t *testing.T) {
 			`,"correlationid":"checkout-42"` +
 			`,"causationid":"3d0c8c0e-3df4-5a5b-8b57-6a6f3e6d2c11"` +
 			`,"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"` +
+			`,"tracestate":"vendor=1"` +
 			`,"data":{"amount": 9007199254740993, "note": "a<b & c\u0000"}}`
 		if got := string(Append(nil, source, newEvent())); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -104,6 +106,7 @@ func TestAppend(t *testing.T) {
 		{"an empty correlation id is left out", func(e *event.Event) { e.Metadata.CorrelationID = "" }, "", "correlationid"},
 		{"an empty causation id is left out", func(e *event.Event) { e.Metadata.CausationID = "" }, "", "causationid"},
 		{"an empty traceparent is left out", func(e *event.Event) { e.Metadata.TraceParent = "" }, "", "traceparent"},
+		{"an empty tracestate is left out", func(e *event.Event) { e.Metadata.TraceState = "" }, "", "tracestate"},
 		{"an empty aggregate type is left out", func(e *event.Event) { e.AggregateType = "" }, "", "aggregatetype"},
 		{
 			"microseconds are always six digits",
