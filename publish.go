@@ -74,7 +74,9 @@ type SQLQuerier interface {
 // aborted the transaction: roll it back.
 //
 // Where OpenTelemetry has a tracer provider, the call is a span ("publish <event type>", kind PRODUCER) and the event is stored
-// with its context, so that its deliveries link to it. The provider is the one of the context's span, or the global one. Where there is none, the event is stored with the context of the span that ctx carries, if any.
+// with its context, so that its deliveries link to it (package tracing). The provider is that of the context's span, or the global one,
+// or the one of tracing.ContextWithTracerProvider. Where there is none, the event is stored with the context of the span that
+// ctx carries, if any.
 //
 // The role needs USAGE on schema events and on sequence events.outbox_id_seq, and on events.outbox INSERT
 // (aggregate_type, aggregate_id, event_type, payload, occurred_at) and SELECT (id, occurred_at).

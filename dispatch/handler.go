@@ -28,8 +28,21 @@ func (f HandlerFunc) Handle(ctx context.Context, e *event.Event) error { return 
 
 // Middleware wraps every subscriber's handler: logging, tracing, metrics. It runs inside the
 // subscriber's timeout and panic recovery. It is called once for each subscriber, when the
-// first event is dispatched, and not for each event.
+// first event is dispatched, and not for each event. [SubscriberOf] tells it whose handler next is.
 type Middleware func(next Handler) Handler
+
+// SubscriberOf returns the name of the subscriber whose handler a [Middleware] has been given, "" for any other handler.
+func SubscriberOf(next Handler) string {
+	n, _ := next.(named)
+	return n.subscriber
+}
+
+// named is a handler as middleware gets it. The name comes with the handler and not with the context, since that would
+// cost an allocation for each call.
+type named struct {
+	Handler
+	subscriber string
+}
 
 // ErrDecode is wrapped by the error of a [Typed] handler whose event does not decode.
 var ErrDecode = errors.New("event data does not decode")

@@ -165,7 +165,7 @@ func (r *registry) close() *table {
 	t := &table{byType: make(map[string][]*subscription)}
 	for _, s := range r.subs {
 		for _, m := range slices.Backward(r.middleware) {
-			s.handler = m(s.handler)
+			s.handler = m(named{s.handler, s.name})
 		}
 		if s.eventType == AnyType {
 			t.others = append(t.others, s)

@@ -159,6 +159,26 @@ func TestMiddleware(t *testing.T) {
 		}
 	})
 
+	t.Run("learns whose handler it wraps, wherever it stands", func(t *testing.T) {
+		t.Parallel()
+		var seen []string
+		name := func(next dispatch.Handler) dispatch.Handler {
+			seen = append(seen, dispatch.SubscriberOf(next))
+			return dispatch.HandlerFunc(next.Handle)
+		}
+		d := newDispatcher(t, dispatch.Config{})
+		d.Use(name, name)
+		subscribe(t, d, "a", succeed)
+		subscribe(t, d, "b", succeed)
+		d.Dispatch(t.Context(), delivery())
+		if want := []string{"a", "a", "b", "b"}; !slices.Equal(seen, want) {
+			t.Errorf("got %v, want %v", seen, want)
+		}
+		if got := dispatch.SubscriberOf(dispatch.HandlerFunc(succeed)); got != "" {
+			t.Errorf("a handler of nobody is that of %q", got)
+		}
+	})
+
 	t.Run("can change the outcome", func(t *testing.T) {
 		t.Parallel()
 		d := newDispatcher(t, dispatch.Config{})

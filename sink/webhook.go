@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/seed-9a365b49/outbox/event"
 	"github.com/seed-9a365b49/outbox/sink/cloudevent"
 )
@@ -160,6 +162,9 @@ func (w *Webhook) request(ctx context.Context, e *event.Event) (*http.Request, e
 		password, _ := w.user.Password()
 		req.SetBasicAuth(w.user.Username(), password)
 	}
+	// The request belongs to the delivery's span, where there is one. The publisher's is in the event (CloudEvents, "Distributed
+	// Tracing extension", says which goes where).
+	propagation.TraceContext{}.Inject(ctx, propagation.HeaderCarrier(req.Header))
 	if err := w.signer.sign(req.Header, e.PublicID.String(), time.Now(), body); err != nil {
 		return nil, err
 	}

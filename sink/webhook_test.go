@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/seed-9a365b49/outbox/dispatch"
 	"github.com/seed-9a365b49/outbox/event"
 )
@@ -66,8 +68,8 @@ func TestWebhookRequest(t *testing.T) {
 		*http.Request
 		body []byte
 	}
-	// post delivers one event and returns what arrived.
-	post := func(t *testing.T, cfg WebhookConfig, e *event.Event) received {
+	// postIn delivers one event and returns what arrived.
+	postIn := func(ctx context.Context, t *testing.T, cfg WebhookConfig, e *event.Event) received {
 		t.Helper()
 		requests := make(chan received, 1)
 		server := serve(t, func(_ http.ResponseWriter, r *http.Request) {
@@ -79,10 +81,14 @@ func TestWebhookRequest(t *testing.T) {
 		})
 		cfg.URL = strings.Replace(cfg.URL, "http://receiver", server.URL, 1)
 		cfg.URL = strings.Replace(cfg.URL, "@receiver", "@"+server.Listener.Addr().String(), 1)
-		if err := newWebhook(t, cfg).Handle(t.Context(), e); err != nil {
+		if err := newWebhook(t, cfg).Handle(ctx, e); err != nil {
 			t.Fatal(err)
 		}
 		return receive(t, requests, "request")
+	}
+	post := func(t *testing.T, cfg WebhookConfig, e *event.Event) received {
+		t.Helper()
+		return postIn(t.Context(), t, cfg, e)
 	}
 
 	t.Run("is a POST of the event as CloudEvents JSON", func(t *testing.T) {
@@ -124,6 +130,32 @@ func TestWebhookRequest(t *testing.T) {
 		}
 		if v := got.UserAgent(); v != "outbox" {
 			t.Errorf("User-Agent: %q", v)
+		}
+	})
+
+	t.Run("belongs to the span of the delivery, and the event to that of its publisher", func(t *testing.T) {
+		t.Parallel()
+		state, err := trace.ParseTraceState("vendor=1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		delivery := trace.NewSpanContext(trace.SpanContextConfig{
+			TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled, TraceState: state,
+		})
+		e := newEvent(1)
+		e.Metadata.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+		got := postIn(trace.ContextWithSpanContext(t.Context(), delivery), t, WebhookConfig{URL: "http://receiver"}, e)
+		if v := got.Header.Get("traceparent"); v != "00-01000000000000000000000000000000-0200000000000000-01" {
+			t.Errorf("traceparent: %q", v)
+		}
+		if v := got.Header.Get("tracestate"); v != "vendor=1" {
+			t.Errorf("tracestate: %q", v)
+		}
+		if !bytes.Contains(got.body, []byte(`"traceparent":"`+e.Metadata.TraceParent+`"`)) {
+			t.Errorf("%s", got.body)
+		}
+		if got := post(t, WebhookConfig{URL: "http://receiver"}, e); got.Header.Get("traceparent") != "" {
+			t.Error("without a span there is a header")
 		}
 	})
 
