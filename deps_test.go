@@ -17,7 +17,7 @@ func TestDependencies(t *testing.T) {
 		linked   string
 		not      []string // parts of import paths
 	}{
-		{"the program", []string{"./cmd/outbox"}, "go.opentelemetry.io/otel/trace", brokers},
+		{"the program", []string{"./cmd/outbox"}, "go.opentelemetry.io/otel/sdk/trace", brokers},
 		// Of OpenTelemetry the API alone: where spans go is the service's choice.
 		{
 			"a service",

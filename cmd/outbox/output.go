@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // printf writes to standard output.
@@ -18,6 +19,15 @@ func outputError(err error) error {
 		return nil
 	}
 	return fmt.Errorf("write to standard output: %w", err)
+}
+
+// warn says on standard error what went wrong beside what was asked for.
+func (a *app) warn(what string, err error) {
+	text := strings.ReplaceAll(what, "_", " ")
+	if err != nil {
+		text += ": " + onOneLine(err.Error())
+	}
+	fmt.Fprintf(a.stderr, "outbox: %s\n", text)
 }
 
 // writeJSON writes v for programs, and for people who look.

@@ -47,6 +47,8 @@ Blank lines are skipped. Lines are published in batches of 500, a transaction ea
 last line. A bad line is reported with its number, and nothing of its batch is published; the message says with
 which line to go on.
 
+Where TRACEPARENT is set, or OpenTelemetry's own variables say where traces go, deliveries link to that trace.
+
 Numbers in data keep every digit. The flags that describe an event are not taken from the environment.`,
 		Example: `  outbox publish --aggregate-type invoice --aggregate-id 018f6b1e-7c5d-7e2a-8a3b-4c5d6e7f8091 \
                  --type InvoicePaid --data '{"amount": 4200}'
@@ -65,18 +67,26 @@ Numbers in data keep every digit. The flags that describe an event are not taken
 		if !described && isTerminal(a.stdin) {
 			return usageErrorf("nothing to publish: describe an event by flags, or give NDJSON on standard input (see `outbox publish --help`)")
 		}
-		addr, err := a.address(cmd, &db)
-		if !described {
-			if err != nil {
-				return err
-			}
-			return addr.explain(a.publishLines(cmd.Context(), addr))
+		addr, addrErr := a.address(cmd, &db)
+		protocol, tracesErr := a.tracesProtocol()
+		var message outbox.Message
+		var messageErr error
+		if described {
+			message, messageErr = m.message(cmd.Flags())
 		}
-		message, messageErr := m.message(cmd.Flags())
-		if err := errors.Join(err, messageErr); err != nil {
+		if err := errors.Join(addrErr, messageErr, tracesErr); err != nil {
 			return err
 		}
-		return addr.explain(a.publishOne(cmd.Context(), addr, message))
+		spans, err := openTraces(cmd.Context(), protocol, a.warn)
+		if err != nil {
+			return err
+		}
+		defer spans.close()
+		ctx := spans.publishing(cmd.Context(), a.environment)
+		if !described {
+			return addr.explain(a.publishLines(ctx, addr))
+		}
+		return addr.explain(a.publishOne(ctx, addr, message))
 	}
 	return cmd
 }

@@ -73,7 +73,9 @@ programs with different sinks on one outbox would take each other's events.
 
 The first SIGINT or SIGTERM stops in order: no new events, handlers finish, what was delivered is marked, exit code 0.
 A second one stops at once, with exit code 1; within half a second it counts as the first. Where the reader of standard
-output goes away, it ends with exit code 1 too, and what could not be printed stays for the next run.`,
+output goes away, it ends with exit code 1 too, and what could not be printed stays for the next run.
+
+Deliveries are traced where OTEL_EXPORTER_OTLP_ENDPOINT, or another of OpenTelemetry's variables, says so.`,
 		Example: `  outbox run --sink stdout
   outbox run --sink https://example.com/events --webhook-secret-file /run/secrets/webhook
   outbox run --sink stdout --database-url postgres://app@pgbouncer:6432/billing --listen-url postgres://app@db:5432/billing
@@ -138,7 +140,8 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	}
 	config, configErr := a.workerConfig(cmd, f, addr)
 	to, sinkErr := a.openSink(f, database)
-	if err := errors.Join(addrErr, configErr, sinkErr); err != nil {
+	protocol, tracesErr := a.tracesProtocol()
+	if err := errors.Join(addrErr, configErr, sinkErr, tracesErr); err != nil {
 		return err
 	}
 	if webhook, ok := to.(*sink.Webhook); ok {
@@ -155,6 +158,17 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	if err := worker.Subscribe(outbox.AnyType, subscriberName(to), to); err != nil {
 		return err
 	}
+	spans, err := openTraces(cmd.Context(), protocol, func(change string, err error) {
+		line := config.Log.Info()
+		if err != nil {
+			line = config.Log.Warn().Err(err)
+		}
+		line.Msg(change)
+	})
+	if err != nil {
+		return err
+	}
+	worker.Use(spans.middleware())
 	served, err := serveEndpoints(cmd.Context(), f.adminAddr, worker, measured, config.Log)
 	if err != nil {
 		return err
@@ -162,9 +176,11 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	defer served.close()
 	ready := func() {
 		config.Log.Info().Str("version", buildVersion()).Stringer("sink", to).Bool("signed", signed(f, to)).
-			Str("server", addr.server()).Str("database", addr.database()).Msg("ready")
+			Str("server", addr.server()).Str("database", addr.database()).Bool("traces", spans != nil).Msg("ready")
 	}
-	if err := work(cmd.Context(), worker, to, ready); err != nil {
+	err = work(cmd.Context(), worker, to, ready)
+	spans.close()
+	if err != nil {
 		return a.explainRun(err, addr, f)
 	}
 	config.Log.Info().Msg("stopped")
