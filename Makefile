@@ -13,7 +13,7 @@ PACKAGES = ./...
 TOOL     = CGO_ENABLED=0 go tool -modfile=tools/go.mod
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test/race test/matrix test/peers stress bench bench/report bench/peers lint fmt generate generate/check build
+.PHONY: help demo test test/race test/matrix test/peers test/deploy stress bench bench/report bench/peers lint fmt generate generate/check build
 
 help: ## show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z\/]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +35,9 @@ test/matrix: ## run all tests on several versions of PostgreSQL (MATRIX="15 18")
 
 test/peers: ## check that the libraries that are measured beside it still work
 	cd bench/peers && go test -timeout 5m ./...
+
+test/deploy: ## check the alerts, the dashboard and the examples in deploy, in a module of its own
+	cd deploy/check && go test -timeout 5m ./...
 
 stress: ## look for lost wake-ups, for minutes (STRESS=5m)
 	go test ./poller -run TestGateStress -v -timeout 0 -args -stress $(STRESS)

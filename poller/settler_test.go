@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,14 +41,14 @@ type settlerBench struct {
 	faults   []string       // of the next writes: "", away, unknown
 	poison   map[int64]bool // outcomes that the database refuses; it takes a retry instead
 	stubborn map[int64]bool // events of which the database takes nothing
-	unhooked map[int64]bool // events that the hook does not let be published
+	unhooked atomic.Int64   // the event that the hook does not let be published
 	writes   int
 }
 
 func newSettlerBench(t rapid.TB, events int) *settlerBench {
 	b := &settlerBench{
 		t: t, db: &table{now: 1}, added: map[int64]outcome{}, results: map[int64]settlement{},
-		drain: make(chan struct{}), finished: make(chan struct{}), poison: map[int64]bool{}, stubborn: map[int64]bool{}, unhooked: map[int64]bool{},
+		drain: make(chan struct{}), finished: make(chan struct{}), poison: map[int64]bool{}, stubborn: map[int64]bool{},
 	}
 	tx := b.db.begin(tableKey(1))
 	for range events {
@@ -109,7 +110,7 @@ func (b *settlerBench) writeBatch(ctx context.Context, batch []outcome) ([]settl
 		}
 	}
 	for _, o := range batch {
-		if b.unhooked[o.row.id] && o.result.Kind == dispatch.Published {
+		if b.unhooked.Load() == o.row.id && o.result.Kind == dispatch.Published {
 			return nil, &hookError{errRefused}
 		}
 	}
@@ -319,7 +320,7 @@ func TestSettler(t *testing.T) {
 		}
 	})
 	run("an event that the hook refuses waits as it is, and holds up no other", func(t *testing.T, b *settlerBench) {
-		b.unhooked[7] = true
+		b.unhooked.Store(7)
 		b.delay = time.Second
 		b.start()
 		for id := range int64(10) {
@@ -330,7 +331,7 @@ func TestSettler(t *testing.T) {
 		if r := b.db.record(7); len(b.results) != 9 || r.published || r.retryCount != 0 || b.left() != 1 || !strings.Contains(b.failure(), "invalid byte sequence") {
 			t.Errorf("%d are settled, %d left, event 7 is %+v, failing: %s", len(b.results), b.left(), r, b.failure())
 		}
-		delete(b.unhooked, 7)
+		b.unhooked.Store(0)
 		b.complete()
 		b.checkResults()
 		if len(b.results) != 10 || b.failure() != "" {
