@@ -68,7 +68,7 @@ Numbers in data keep every digit. The flags that describe an event are not taken
 			return usageErrorf("nothing to publish: describe an event by flags, or give NDJSON on standard input (see `outbox publish --help`)")
 		}
 		addr, addrErr := a.address(cmd, &db)
-		protocol, tracesErr := a.tracesProtocol()
+		how, tracesErr := a.tracesWanted()
 		var message outbox.Message
 		var messageErr error
 		if described {
@@ -77,7 +77,7 @@ Numbers in data keep every digit. The flags that describe an event are not taken
 		if err := errors.Join(addrErr, messageErr, tracesErr); err != nil {
 			return err
 		}
-		spans, err := openTraces(cmd.Context(), protocol, a.warn)
+		spans, err := openTraces(cmd.Context(), how, a.warn)
 		if err != nil {
 			return err
 		}

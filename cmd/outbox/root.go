@@ -28,7 +28,7 @@ type app struct {
 }
 
 // run runs one command line and returns the exit code. environ is in the form of os.Environ; only what
-// pgx reads itself (PG* and the files that they name) comes from the process's own.
+// pgx (PG* and the files that they name) and the SDK of OpenTelemetry (OTEL_*) read themselves comes from the process's own.
 func run(ctx context.Context, args, environ []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	a := &app{
 		environment:     parseEnvironment(environ),

@@ -140,7 +140,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	}
 	config, configErr := a.workerConfig(cmd, f, addr)
 	to, sinkErr := a.openSink(f, database)
-	protocol, tracesErr := a.tracesProtocol()
+	how, tracesErr := a.tracesWanted()
 	if err := errors.Join(addrErr, configErr, sinkErr, tracesErr); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	if err := worker.Subscribe(outbox.AnyType, subscriberName(to), to); err != nil {
 		return err
 	}
-	spans, err := openTraces(cmd.Context(), protocol, func(change string, err error) {
+	spans, err := openTraces(cmd.Context(), how, func(change string, err error) {
 		line := config.Log.Info()
 		if err != nil {
 			line = config.Log.Warn().Err(err)

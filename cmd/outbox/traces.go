@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,10 +34,16 @@ const (
 	maxSpans = 1 << 20
 )
 
-// tracesProtocol returns the protocol by which traces are exported, "" where the environment asks for none, or what is
-// wrong with its OTEL_* variables: of most mistakes the SDK would make its defaults, without a word.
+// exporting is how traces leave the program.
+type exporting struct {
+	protocol string // http/protobuf, http/json or grpc; "" where nothing is traced
+	local    bool   // no address is given: it is the protocol's port on this machine, without TLS, and not with it as the SDK has it
+}
+
+// tracesWanted returns how the environment wants traces to be exported, if it does, or what is wrong with its OTEL_*
+// variables: of most mistakes the SDK would make its defaults, without a word.
 // https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
-func (a *app) tracesProtocol() (string, error) {
+func (a *app) tracesWanted() (exporting, error) {
 	env := func(name string) string { return strings.TrimSpace(a.environment[name]) }
 	// ofTraces returns a variable of the exporter and its name: the one for traces wins over the one for all signals.
 	ofTraces := func(suffix string) (name, value string) {
@@ -62,7 +69,7 @@ func (a *app) tracesProtocol() (string, error) {
 	oneOf("OTEL_TRACES_EXPORTER", exporter, "otlp", "none")
 	endpointName, endpoint := ofTraces("ENDPOINT")
 	if errs != nil || disabled == "true" || exporter == "none" || exporter == "" && endpoint == "" {
-		return "", errors.Join(errs...)
+		return exporting{}, errors.Join(errs...)
 	}
 	if u, err := url.Parse(endpoint); endpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "") {
 		// Not shown: it can have a password.
@@ -81,10 +88,7 @@ func (a *app) tracesProtocol() (string, error) {
 	for _, name := range []string{"OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"} {
 		number(name, env(name), 1, maxSpans)
 	}
-	if protocol == "" {
-		protocol = "http/protobuf"
-	}
-	return protocol, errors.Join(errs...)
+	return exporting{protocol: cmp.Or(protocol, "http/protobuf"), local: endpoint == ""}, errors.Join(errs...)
 }
 
 // traces is where the program's spans go. nil is nowhere.
@@ -93,22 +97,18 @@ type traces struct {
 	report   func(change string, err error)
 }
 
-// openTraces returns where spans go by a protocol of [app.tracesProtocol], nil for none. It connects to nobody. report is called once for
+// openTraces returns where spans go, nil for nowhere. It connects to nobody. report is called once for
 // each change: a collector that is away costs spans and nothing else.
 //
 // What the SDK reads itself comes from the process's environment.
-func openTraces(ctx context.Context, protocol string, report func(change string, err error)) (*traces, error) {
-	if protocol == "" {
+func openTraces(ctx context.Context, how exporting, report func(change string, err error)) (*traces, error) {
+	if how.protocol == "" {
 		return nil, nil
 	}
 	complaints := &complaints{}
 	otel.SetErrorHandler(complaints)
 	otel.SetLogger(logr.New(complaints))
-	newExporter := func() (*otlptrace.Exporter, error) { return otlptracehttp.New(ctx) }
-	if protocol == "grpc" {
-		newExporter = func() (*otlptrace.Exporter, error) { return otlptracegrpc.New(ctx) }
-	}
-	exporter, exporterErr := newExporter()
+	exporter, exporterErr := how.exporter(ctx)
 	attributes, resourceErr := resource.New(ctx,
 		resource.WithAttributes(semconv.ServiceName("outbox"), semconv.ServiceVersion(buildVersion())),
 		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv())
@@ -122,6 +122,21 @@ func openTraces(ctx context.Context, protocol string, report func(change string,
 		return nil, usageErrorf("OTEL_* variables: %w", err)
 	}
 	return t, nil
+}
+
+func (how exporting) exporter(ctx context.Context) (*otlptrace.Exporter, error) {
+	if how.protocol == "grpc" {
+		var opts []otlptracegrpc.Option
+		if how.local {
+			opts = append(opts, otlptracegrpc.WithInsecure())
+		}
+		return otlptracegrpc.New(ctx, opts...)
+	}
+	var opts []otlptracehttp.Option
+	if how.local {
+		opts = append(opts, otlptracehttp.WithInsecure())
+	}
+	return otlptracehttp.New(ctx, opts...)
 }
 
 // middleware returns what traces deliveries.

@@ -372,3 +372,24 @@ func TestWrongTracesVariables(t *testing.T) {
 			fails(t, exitUsage, "run needs --sink", "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_BSP_EXPORT_TIMEOUT")
 	})
 }
+
+func TestHowTracesAreWanted(t *testing.T) {
+	t.Parallel()
+	for variables, want := range map[string]exporting{
+		"": {},
+		"OTEL_SERVICE_NAME=billing OTEL_TRACES_SAMPLER=always_on": {},
+		// By the specification a collector without an address is reached without TLS; the SDK would use it.
+		"OTEL_TRACES_EXPORTER=otlp":                                                                       {"http/protobuf", true},
+		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=grpc":                                      {"grpc", true},
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://h":                                                           {"http/protobuf", false},
+		"OTEL_EXPORTER_OTLP_ENDPOINT=https://h OTEL_EXPORTER_OTLP_PROTOCOL=http/json":                     {"http/json", false},
+		"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://h/x OTEL_SDK_DISABLED=false":                           {"http/protobuf", false},
+		"OTEL_EXPORTER_OTLP_ENDPOINT=nonsense OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://h":                {"http/protobuf", false},
+		"OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_PROTOCOL=x OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=grpc": {"grpc", true},
+	} {
+		a := &app{environment: parseEnvironment(strings.Fields(variables))}
+		if how, err := a.tracesWanted(); how != want || err != nil {
+			t.Errorf("%s: %+v, %v", variables, how, err)
+		}
+	}
+}
