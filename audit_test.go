@@ -94,7 +94,7 @@ func TestWorkerAudits(t *testing.T) {
 		}
 	})
 
-	t.Run("it does not start without the table, or the right to write to it", func(t *testing.T) {
+	t.Run("it does not start without the table", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		w, err := NewWorker(Config{DatabaseURL: db.URL, Audit: true})

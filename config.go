@@ -129,6 +129,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Observer.SampleInterval < 0 {
 		errs = append(errs, fmt.Errorf("Observer: a SampleInterval of %s is negative", c.Observer.SampleInterval))
 	}
+	if c.Observer.SampleInterval == 0 {
+		c.Observer.SampleInterval = DefaultSampleInterval
+	}
 	if c.ConnectTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ConnectTimeout: %s is negative", c.ConnectTimeout))
 	}

@@ -30,7 +30,7 @@ var (
 	// ErrStandby: the server is in recovery.
 	ErrStandby = errors.New("the server is a standby (in recovery)")
 	// ErrPrivileges: the role lacks privileges.
-	ErrPrivileges = errors.New("the role lacks privileges")
+	ErrPrivileges = audit.ErrPrivileges
 )
 
 // database is how a worker reaches the database: a pool, and the configurations of its dedicated sessions.
@@ -161,13 +161,11 @@ func (db *database) check(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("%w: database %q has no outbox; run `outbox migrate up`", ErrNotMigrated, there.Database)
 	}
 	db.facts, err = queries.SchemaFacts(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return explainPrivileges(fmt.Errorf("read the schema's version: %w", err))
-	case db.facts.Version < migrations.Latest:
-		return fmt.Errorf("%w: database %q has version %d, this build needs %d; run `outbox migrate up`", ErrNotMigrated, there.Database, db.facts.Version, migrations.Latest)
-	case db.facts.Version > migrations.Latest:
-		return fmt.Errorf("%w: database %q has version %d, this build knows %d; use a newer outbox", ErrNewerSchema, there.Database, db.facts.Version, migrations.Latest)
+	}
+	if err := compareVersion(fmt.Sprintf("database %q", there.Database), db.facts.Version); err != nil {
+		return err
 	}
 	missing, err := queries.MissingPrivileges(ctx, cfg.ArchiveAt != "")
 	if err != nil {
@@ -182,6 +180,17 @@ func (db *database) check(ctx context.Context, cfg Config) error {
 		}
 	}
 	return db.warn(ctx, queries, cfg.Log)
+}
+
+// compareVersion returns an error that says what to do where whose schema is not of the version that this build needs.
+func compareVersion(whose string, version int32) error {
+	switch {
+	case version < migrations.Latest:
+		return fmt.Errorf("%w: %s has version %d, this build needs %d; run `outbox migrate up`", ErrNotMigrated, whose, version, migrations.Latest)
+	case version > migrations.Latest:
+		return fmt.Errorf("%w: %s has version %d, this build knows %d; use a newer outbox", ErrNewerSchema, whose, version, migrations.Latest)
+	}
+	return nil
 }
 
 // backlog counts the events that are not published.

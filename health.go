@@ -8,7 +8,6 @@ import (
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/listener"
-	"github.com/seed-9a365b49/outbox/migrations"
 	"github.com/seed-9a365b49/outbox/poller"
 )
 
@@ -67,15 +66,10 @@ func (w *Worker) Check(ctx context.Context) error {
 		return errors.New("the worker has not found out yet whether it is the owner or a standby")
 	}
 	version, err := eventsdb.New(db.pool).SchemaVersion(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return fmt.Errorf("reach the database: %w", err)
-	case version < migrations.Latest:
-		return fmt.Errorf("%w: it has version %d, this build needs %d; run `outbox migrate up`", ErrNotMigrated, version, migrations.Latest)
-	case version > migrations.Latest:
-		return fmt.Errorf("%w: it has version %d, this build knows %d", ErrNewerSchema, version, migrations.Latest)
 	}
-	return nil
+	return compareVersion("it", version)
 }
 
 func health(p poller.Stats, l listener.State) Health {

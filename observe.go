@@ -69,14 +69,5 @@ func (s *sampler) once(ctx context.Context) {
 // sampler returns the sampler of this worker.
 func (w *Worker) sampler(db *database, p *poller.Poller) *sampler {
 	o := w.cfg.Observer
-	interval := o.SampleInterval
-	if interval == 0 {
-		interval = DefaultSampleInterval
-	}
-	return &sampler{
-		interval: interval,
-		owner:    func() bool { return p.Stats().Owner },
-		count:    db.backlog,
-		sampled:  o.Sampled,
-	}
+	return &sampler{interval: o.SampleInterval, owner: p.Owner, count: db.backlog, sampled: o.Sampled}
 }

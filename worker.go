@@ -220,7 +220,7 @@ func (w *Worker) build(db *database) (*listener.Listener, *poller.Poller, error)
 func (w *Worker) archiver(at daily, db *database, p *poller.Poller) *archiver {
 	return &archiver{
 		at:    at,
-		owner: func() bool { return p.Stats().Owner },
+		owner: p.Owner,
 		archive: func(ctx context.Context) (admin.Archived, error) {
 			o := admin.ArchiveOptions{Retention: w.cfg.Retention}
 			if w.cfg.Audit {

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
+	"github.com/seed-9a365b49/outbox/internal/pause"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 )
 
@@ -109,7 +110,7 @@ func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, e
 			return archived, fmt.Errorf("archive: %w", err)
 		}
 		if n.Events > 0 && !o.DryRun && o.Pause > 0 {
-			if err := rest(ctx, o.Pause); err != nil {
+			if err := pause.For(ctx, o.Pause); err != nil {
 				return archived, fmt.Errorf("archive: %w", err)
 			}
 		}
@@ -183,13 +184,4 @@ func (w *walk) took(r eventsdb.ArchiveRangeRow, size int) {
 	}
 	w.after = r.LastID
 	w.done = r.Scanned < int64(size) || w.young >= youngRanges
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

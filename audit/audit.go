@@ -17,16 +17,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/auditdb"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 )
 
 // DB is a *pgxpool.Pool, a *pgx.Conn or a pgx.Tx.
-type DB interface {
-	auditdb.DBTX
-	Begin(ctx context.Context) (pgx.Tx, error)
-}
+type DB = admin.DB
 
 // queries plans every statement anew: see [db.FreshPlans].
 func queries(q auditdb.DBTX) *auditdb.Queries { return auditdb.New(db.FreshPlans(q)) }
@@ -84,11 +82,7 @@ func Create(ctx context.Context, db DB) (made bool, err error) {
 			return nil
 		}
 		made = true
-		there, err := q.SchemaThere(ctx)
-		if err != nil {
-			return err
-		}
-		if !there { // asked before, since IF NOT EXISTS needs the right to create also where it does not
+		if !facts.SchemaThere { // asked before, since IF NOT EXISTS needs the right to create also where it does not
 			if _, err := tx.Exec(ctx, schema); err != nil {
 				return err
 			}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/seed-9a365b49/outbox/internal/pause"
 )
 
 // Defaults of [BackfillOptions].
@@ -41,7 +43,7 @@ func Backfill(ctx context.Context, db DB, o BackfillOptions) (copied int64, err 
 		n, after, more, err = step(ctx, db, after, o)
 		copied += n
 		if err == nil && n > 0 && !o.DryRun && o.Pause > 0 {
-			err = rest(ctx, o.Pause)
+			err = pause.For(ctx, o.Pause)
 		}
 		if err != nil {
 			return copied, fmt.Errorf("backfill audit.events: %w", err)
@@ -70,13 +72,4 @@ func step(ctx context.Context, db DB, after int64, o BackfillOptions) (copied, l
 		return 0, after, false, err
 	}
 	return copied, last, more, nil
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

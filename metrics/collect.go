@@ -87,7 +87,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(wakes, prometheus.CounterValue, float64(n), kind)
 	}
 	s := m.sample.Load()
-	if s == nil || !h.Owner || time.Since(s.taken) > stale*m.interval {
+	if s == nil || !h.Owner || time.Since(s.taken) > stale {
 		return // a standby knows nothing of the database, and what an owner knew is of no use
 	}
 	for _, g := range ofDatabase {

@@ -27,8 +27,8 @@ const maxTypes = 500
 // otherType is the label of the event types beyond [maxTypes].
 const otherType = "other"
 
-// stale is after how many sample intervals without a sample the metrics of the database are left out.
-const stale = 4
+// stale is how long after the last sample the metrics of the database are left out: four samples are missing.
+const stale = 4 * outbox.DefaultSampleInterval
 
 // Metrics is a [prometheus.Collector] of one worker. Make one with [New].
 type Metrics struct {
@@ -45,7 +45,6 @@ type Metrics struct {
 	settleFailures prometheus.Counter
 	sampleFailures prometheus.Counter
 	pushed         []prometheus.Collector // all of these
-	interval       time.Duration
 }
 
 // sample is the backlog as the owner last counted it.
@@ -71,7 +70,7 @@ var seconds = prometheus.ExponentialBuckets(0.0001, 2.5, 18)
 
 // New returns the metrics of one worker: give [Metrics.Observer] to its configuration.
 func New() *Metrics {
-	m := &Metrics{interval: outbox.DefaultSampleInterval}
+	m := &Metrics{}
 	histogram := func(name, help string, buckets []float64) prometheus.HistogramOpts {
 		return prometheus.HistogramOpts{
 			Namespace: namespace, Name: name, Help: help, Buckets: buckets,
@@ -112,8 +111,6 @@ func (m *Metrics) Observer() outbox.Observer {
 		Fetched:  func(_ int, took time.Duration) { m.fetch.Observe(took.Seconds()) },
 		Settled:  m.wrote,
 		Sampled:  m.sampled,
-
-		SampleInterval: m.interval,
 	}
 }
 

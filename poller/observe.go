@@ -1,11 +1,8 @@
 package poller
 
 import (
-	"context"
 	"sync/atomic"
 	"time"
-
-	"github.com/seed-9a365b49/outbox/dispatch"
 )
 
 // Observer has functions that are told what a poller has done. Those that are nil are not called. They are called on the poller's own goroutines, so
@@ -22,30 +19,6 @@ type Batch struct {
 	Published, Retried, Dead int
 	Took                     time.Duration
 	Err                      error
-}
-
-// observed has each write told.
-func observed(write func(context.Context, []outcome) ([]settlement, error), settled func(Batch)) func(context.Context, []outcome) ([]settlement, error) {
-	if settled == nil {
-		return write
-	}
-	return func(ctx context.Context, batch []outcome) ([]settlement, error) {
-		began := time.Now()
-		done, err := write(ctx, batch)
-		b := Batch{Took: time.Since(began), Err: err}
-		for _, o := range batch {
-			switch o.result.Kind {
-			case dispatch.Published:
-				b.Published++
-			case dispatch.Retry:
-				b.Retried++
-			default:
-				b.Dead++
-			}
-		}
-		settled(b)
-		return done, err
-	}
 }
 
 // Wakes counts what had the owner look for events, by kind.

@@ -91,8 +91,8 @@ func New(cfg Config) (*Poller, error) {
 		paceLimits: defaultPace,
 	}
 	p.handlers = newCrew(p.handle)
-	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks, onPublished: cfg.OnPublished}
-	p.settler = newSettler(observed(st.settle, cfg.Observer.Settled), p.takeSettlements, cfg.Log)
+	st := &store{pool: cfg.Pool, durable: cfg.DurableMarks, onPublished: cfg.OnPublished, settled: cfg.Observer.Settled}
+	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
 		connect: cfg.Connect, log: cfg.Log,
 		nudge: make(chan struct{}, 1),
@@ -137,10 +137,13 @@ func (p *Poller) Released() { signal(p.ownership.nudge) }
 // Started is closed when it has first been decided whether this worker is the owner or a standby.
 func (p *Poller) Started() <-chan struct{} { return p.started }
 
+// Owner reports whether this worker fetches; else it is a standby.
+func (p *Poller) Owner() bool { return p.session.Load() != nil }
+
 // Stats returns a snapshot. It is cheap and asks nothing of the database.
 func (p *Poller) Stats() Stats {
 	s := Stats{
-		Owner:         p.session.Load() != nil,
+		Owner:         p.Owner(),
 		Unsettled:     p.settler.left(),
 		SettleError:   p.settler.failure(),
 		OldestPending: time.Duration(p.stats.oldestUS.Load()) * time.Microsecond,

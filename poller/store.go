@@ -19,6 +19,7 @@ type store struct {
 	pool        *pgxpool.Pool
 	durable     bool                                                    // [Config.DurableMarks]
 	onPublished func(ctx context.Context, tx pgx.Tx, ids []int64) error // [Config.OnPublished]
+	settled     func(Batch)                                             // [Observer.Settled]
 }
 
 // settleTimeout bounds one write. It is long: a disk that flushes slowly is no reason to settle twice.
@@ -41,7 +42,13 @@ func (st *store) settle(ctx context.Context, batch []outcome) ([]settlement, err
 		st.pool.Reset() // a failover: the pool's connections lead to what is a standby now
 	}
 	if err != nil {
-		return nil, fmt.Errorf("settle %d events (at most %s): %w", len(batch), settleTimeout, err)
+		err = fmt.Errorf("settle %d events (at most %s): %w", len(batch), settleTimeout, err)
+	}
+	if st.settled != nil {
+		st.settled(Batch{Published: len(marks.published), Retried: len(marks.retries.Ids), Dead: len(marks.dead.Ids), Took: time.Since(began), Err: err})
+	}
+	if err != nil {
+		return nil, err
 	}
 	return marks.settlements(retried, began), nil
 }

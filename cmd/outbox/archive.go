@@ -14,11 +14,10 @@ import (
 )
 
 func newArchiveCommand(a *app) *cobra.Command {
-	var db databaseFlags
 	var to keeper
 	var dryRun, requireAudit bool
 	olderThan := duration(admin.DefaultRetention)
-	cmd := &cobra.Command{
+	cmd := onOutboxAlone(a, "archive", &cobra.Command{
 		Use:   "archive",
 		Short: "Delete events that were published long ago",
 		Long: `Delete events that were published longer ago than --older-than, for cron. What is not published is never deleted, nor
@@ -34,39 +33,30 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
   outbox archive --older-than 2160h
   outbox archive --to /var/backups/outbox.ndjson.gz
   0 4 * * *  outbox archive                         in a crontab, with OUTBOX_DATABASE_URL set`,
-		Args: noArguments,
-	}
+	}, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		o := admin.ArchiveOptions{Retention: time.Duration(olderThan), DryRun: dryRun}
+		if requireAudit {
+			if err := audit.Check(ctx, conn, false, true); err != nil {
+				return err
+			}
+			o.Only = audit.Recorded
+		}
+		if to.value != "" && !dryRun {
+			keep, closeKeep, openErr := to.open(a.stdout)
+			if openErr != nil {
+				return openErr
+			}
+			defer func() { err = errors.Join(err, closeKeep()) }()
+			o.Keep = keep
+		}
+		archived, archiveErr := admin.Archive(ctx, conn, o)
+		return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))
+	})
 	cmd.Flags().Var(&olderThan, "older-than", "delete what was published longer ago than this")
 	cmd.Flags().Var(&to, "to", "where to keep a copy: `FILE.ndjson`, FILE.ndjson.gz, - or table:SCHEMA.TABLE")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say how many there are, and delete nothing")
 	cmd.Flags().BoolVar(&requireAudit, "require-audit", false, "delete only what has a copy in audit.events: see `outbox audit`")
 	onlyAsFlags(cmd.Flags(), "older-than", "to", "dry-run", "require-audit")
-	db.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		addr, err := a.address(cmd, &db)
-		if err != nil {
-			return err
-		}
-		return a.onOutbox(cmd.Context(), addr, "archive", 0, func(ctx context.Context, conn *pgx.Conn) (err error) {
-			o := admin.ArchiveOptions{Retention: time.Duration(olderThan), DryRun: dryRun}
-			if requireAudit {
-				if err := audit.Check(ctx, conn, false, true); err != nil {
-					return err
-				}
-				o.Only = audit.Recorded
-			}
-			if to.value != "" && !dryRun {
-				keep, closeKeep, openErr := to.open(a.stdout)
-				if openErr != nil {
-					return openErr
-				}
-				defer func() { err = errors.Join(err, closeKeep()) }()
-				o.Keep = keep
-			}
-			archived, archiveErr := admin.Archive(ctx, conn, o)
-			return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))
-		})
-	}
 	return cmd
 }
 

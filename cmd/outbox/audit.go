@@ -24,40 +24,28 @@ makes the copy in the transaction that marks the event as published: both are th
 }
 
 func newAuditCreateCommand(a *app) *cobra.Command {
-	var db databaseFlags
-	cmd := &cobra.Command{
+	return onOutboxAlone(a, "audit", &cobra.Command{
 		Use:   "create",
 		Short: "Make the table audit.events",
 		Long: `Make the table audit.events, and schema audit if it is missing. If the table is there, it does nothing.
 
 A worker's role needs INSERT on it, an operator's SELECT: see docs/roles.md.`,
 		Example: "  outbox audit create",
-		Args:    noArguments,
-	}
-	db.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		addr, err := a.address(cmd, &db)
-		if err != nil {
+	}, func(ctx context.Context, conn *pgx.Conn) error {
+		made, err := audit.Create(ctx, conn)
+		switch {
+		case err != nil:
 			return err
+		case made:
+			return a.printf("made audit.events\n")
 		}
-		return a.onOutbox(cmd.Context(), addr, "audit", 0, func(ctx context.Context, conn *pgx.Conn) error {
-			made, err := audit.Create(ctx, conn)
-			switch {
-			case err != nil:
-				return err
-			case made:
-				return a.printf("made audit.events\n")
-			}
-			return a.printf("audit.events is there already\n")
-		})
-	}
-	return cmd
+		return a.printf("audit.events is there already\n")
+	})
 }
 
 func newAuditBackfillCommand(a *app) *cobra.Command {
-	var db databaseFlags
 	var dryRun bool
-	cmd := &cobra.Command{
+	cmd := onOutboxAlone(a, "audit", &cobra.Command{
 		Use:   "backfill",
 		Short: "Copy what was published before audit was switched on",
 		Long: `Copy the events that are published and have no copy in audit.events. Start workers with --audit first, so that nothing is
@@ -67,30 +55,21 @@ It takes 1,000 events at a time, a transaction each, and pauses in between, so t
 stopped at any time, and run again.`,
 		Example: `  outbox audit backfill --dry-run
   outbox audit backfill`,
-		Args: noArguments,
-	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say how many there are, and copy nothing")
-	onlyAsFlags(cmd.Flags(), "dry-run")
-	db.add(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		addr, err := a.address(cmd, &db)
-		if err != nil {
+	}, func(ctx context.Context, conn *pgx.Conn) error {
+		if err := audit.Check(ctx, conn, !dryRun, true); err != nil {
 			return err
 		}
-		return a.onOutbox(cmd.Context(), addr, "audit", 0, func(ctx context.Context, conn *pgx.Conn) error {
-			if err := audit.Check(ctx, conn, !dryRun, true); err != nil {
-				return err
-			}
-			n, err := audit.Backfill(ctx, conn, audit.BackfillOptions{DryRun: dryRun})
-			switch {
-			case err != nil && n == 0:
-				return err
-			case dryRun:
-				return errors.Join(err, a.printf("%s published without a copy; nothing was copied\n", eventsWere(n)))
-			}
-			return errors.Join(err, a.printf("%s copied\n", eventsWere(n)))
-		})
-	}
+		n, err := audit.Backfill(ctx, conn, audit.BackfillOptions{DryRun: dryRun})
+		switch {
+		case err != nil && n == 0:
+			return err
+		case dryRun:
+			return errors.Join(err, a.printf("%s published without a copy; nothing was copied\n", eventsWere(n)))
+		}
+		return errors.Join(err, a.printf("%s copied\n", eventsWere(n)))
+	})
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say how many there are, and copy nothing")
+	onlyAsFlags(cmd.Flags(), "dry-run")
 	return cmd
 }
 

@@ -173,6 +173,21 @@ func (a *app) onOutbox(ctx context.Context, addr *address, command string, limit
 	return addr.explain(explainPrivilege(err, addr.config.ConnConfig.User))
 }
 
+// onOutboxAlone makes cmd one that takes flags only and works on an outbox, however long that takes. The session has the application's name.
+func onOutboxAlone(a *app, application string, cmd *cobra.Command, do func(context.Context, *pgx.Conn) error) *cobra.Command {
+	var db databaseFlags
+	db.add(cmd)
+	cmd.Args = noArguments
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		addr, err := a.address(cmd, &db)
+		if err != nil {
+			return err
+		}
+		return a.onOutbox(cmd.Context(), addr, application, 0, do)
+	}
+	return cmd
+}
+
 // needSchema is an error where there is no outbox, or one older than what operators use.
 func needSchema(ctx context.Context, conn *pgx.Conn) error {
 	there, version, err := readSchema(ctx, eventsdb.New(conn))

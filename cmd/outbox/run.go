@@ -147,8 +147,9 @@ func (a *app) runWorker(cmd *cobra.Command, f *runFlags) error {
 	if webhook, ok := to.(*sink.Webhook); ok {
 		defer webhook.CloseIdleConnections()
 	}
-	measured := metrics.New()
+	var measured *metrics.Metrics
 	if f.adminAddr != "" {
+		measured = metrics.New()
 		config.Observer = measured.Observer()
 	}
 	worker, err := outbox.NewWorker(config)

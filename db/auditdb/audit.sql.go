@@ -10,30 +10,34 @@ import (
 )
 
 const facts = `-- name: Facts :one
-SELECT (c.oid IS NOT NULL)::boolean AS there,
+SELECT (n.oid IS NOT NULL)::boolean AS schema_there,
+       (c.oid IS NOT NULL)::boolean AS there,
        quote_ident(current_user)::text AS role,
        COALESCE(obj_description(c.oid, 'pg_class') = 'made by outbox audit create', false)::boolean AS ours,
        COALESCE(has_schema_privilege(c.relnamespace, 'USAGE'), false)::boolean AS may_use,
        COALESCE(has_table_privilege(c.oid, 'SELECT'), false)::boolean AS may_select,
        COALESCE(has_table_privilege(c.oid, 'INSERT'), false)::boolean AS may_insert
 FROM (SELECT) one
-LEFT JOIN pg_catalog.pg_class c ON c.relname = 'events' AND c.relnamespace = (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = 'audit')
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'audit'
+LEFT JOIN pg_catalog.pg_class c ON c.relname = 'events' AND c.relnamespace = n.oid
 `
 
 type FactsRow struct {
-	There     bool
-	Role      string
-	Ours      bool
-	MayUse    bool
-	MaySelect bool
-	MayInsert bool
+	SchemaThere bool
+	There       bool
+	Role        string
+	Ours        bool
+	MayUse      bool
+	MaySelect   bool
+	MayInsert   bool
 }
 
-// Whether there is a table audit.events, whether it was made here, and what the current role may do with it.
+// Whether there is a schema audit and a table audit.events, whether that was made here, and what the current role may do with it.
 func (q *Queries) Facts(ctx context.Context) (FactsRow, error) {
 	row := q.db.QueryRow(ctx, facts)
 	var i FactsRow
 	err := row.Scan(
+		&i.SchemaThere,
 		&i.There,
 		&i.Role,
 		&i.Ours,
@@ -131,15 +135,4 @@ func (q *Queries) Recorded(ctx context.Context, ids []int64) ([]int64, error) {
 		return nil, err
 	}
 	return items, nil
-}
-
-const schemaThere = `-- name: SchemaThere :one
-SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = 'audit')
-`
-
-func (q *Queries) SchemaThere(ctx context.Context) (bool, error) {
-	row := q.db.QueryRow(ctx, schemaThere)
-	var exists bool
-	err := row.Scan(&exists)
-	return exists, err
 }

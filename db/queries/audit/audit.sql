@@ -34,18 +34,17 @@ SELECT count(*) AS scanned,
 FROM range r;
 
 -- name: Facts :one
--- Whether there is a table audit.events, whether it was made here, and what the current role may do with it.
-SELECT (c.oid IS NOT NULL)::boolean AS there,
+-- Whether there is a schema audit and a table audit.events, whether that was made here, and what the current role may do with it.
+SELECT (n.oid IS NOT NULL)::boolean AS schema_there,
+       (c.oid IS NOT NULL)::boolean AS there,
        quote_ident(current_user)::text AS role,
        COALESCE(obj_description(c.oid, 'pg_class') = 'made by outbox audit create', false)::boolean AS ours,
        COALESCE(has_schema_privilege(c.relnamespace, 'USAGE'), false)::boolean AS may_use,
        COALESCE(has_table_privilege(c.oid, 'SELECT'), false)::boolean AS may_select,
        COALESCE(has_table_privilege(c.oid, 'INSERT'), false)::boolean AS may_insert
 FROM (SELECT) one
-LEFT JOIN pg_catalog.pg_class c ON c.relname = 'events' AND c.relnamespace = (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = 'audit');
-
--- name: SchemaThere :one
-SELECT EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = 'audit');
+LEFT JOIN pg_catalog.pg_namespace n ON n.nspname = 'audit'
+LEFT JOIN pg_catalog.pg_class c ON c.relname = 'events' AND c.relnamespace = n.oid;
 
 -- name: LockCreation :exec
 -- Creators wait for one another.
