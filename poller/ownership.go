@@ -21,9 +21,9 @@ type ownership struct {
 	connect func(context.Context) (*pgx.Conn, error)
 	nudge   chan struct{} // an announcement came in
 	log     zerolog.Logger
-	tried   func(owner bool) // told after each try that was answered
-	state   string           // owner, standby or owner_unreachable: as it was logged
-	fault   fault            // as it was logged
+	refused func() // told after each try that did not get the ownership
+	state   string // owner, standby or owner_unreachable: as it was logged
+	fault   fault  // as it was logged
 }
 
 // fault is what is wrong with the session that holds the lock; zero: nothing.
@@ -111,18 +111,17 @@ func (o *ownership) stand(ctx context.Context, conn *pgx.Conn) (pid int32, err e
 			return 0, err
 		case result.InRecovery:
 			// The address may lead to the new primary by now: connect again rather than wait here.
-			o.tried(false)
+			o.refused()
 			return 0, errors.New("the server is a standby (in recovery): no worker can own an outbox there")
 		case result.Owned:
 			if _, err := queries.TuneSession(ctx); err != nil {
 				return 0, fmt.Errorf("set up the owner's session: %w", err)
 			}
 			o.change("owner", nil)
-			o.tried(true)
 			return result.Pid, nil
 		}
 		o.change("standby", nil)
-		o.tried(false)
+		o.refused()
 		if now := time.Now(); now.After(inspect) {
 			inspect = now.Add(inspectInterval)
 			if err := o.inspect(ctx, queries); err != nil {

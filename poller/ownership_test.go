@@ -21,6 +21,15 @@ import (
 func TestOwnership(t *testing.T) {
 	t.Parallel()
 
+	t.Run("a worker that has started knows that it is the owner", func(t *testing.T) {
+		t.Parallel()
+		for range 10 { // each alone in its database
+			if b := start(t, pgtest.Database(t), nil); !b.Owner() {
+				t.Fatal("it is not the owner")
+			}
+		}
+	})
+
 	t.Run("one worker fetches, and a standby takes over from one that stops", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)

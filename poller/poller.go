@@ -95,8 +95,8 @@ func New(cfg Config) (*Poller, error) {
 	p.settler = newSettler(st.settle, p.takeSettlements, cfg.Log)
 	p.ownership = &ownership{
 		connect: cfg.Connect, log: cfg.Log,
-		nudge: make(chan struct{}, 1),
-		tried: func(bool) { p.once.Do(func() { close(p.started) }) },
+		nudge:   make(chan struct{}, 1),
+		refused: p.decided,
 	}
 	return p, nil
 }
@@ -133,6 +133,9 @@ func (p *Poller) Look() { signal(p.nudge) }
 
 // Released says that the owner has given the outbox up.
 func (p *Poller) Released() { signal(p.ownership.nudge) }
+
+// decided says that this worker is the owner, which shows by then, or a standby.
+func (p *Poller) decided() { p.once.Do(func() { close(p.started) }) }
 
 // Started is closed when it has first been decided whether this worker is the owner or a standby.
 func (p *Poller) Started() <-chan struct{} { return p.started }
@@ -193,6 +196,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		}
 		session := newSession(last, &p.cfg)
 		p.session.Store(session)
+		p.decided()
 		err := p.work(ctx, session)
 		p.lanes.discard()
 		if ctx.Err() == nil {
