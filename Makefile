@@ -36,7 +36,7 @@ test/matrix: ## run all tests on several versions of PostgreSQL (MATRIX="15 18")
 test/peers: ## check that the libraries that are measured beside it still work
 	cd bench/peers && go test -timeout 5m ./...
 
-test/deploy: ## check the alerts, the dashboard and the examples in deploy, in a module of its own
+test/deploy: ## check the alerts, the dashboard and the manifests in deploy/, in a module of its own
 	cd deploy/check && go test -count=1 -timeout 5m ./... # what it checks lies outside its module, where Go sees no change
 
 stress: ## look for lost wake-ups, for minutes (STRESS=5m)
@@ -56,6 +56,7 @@ lint: ## vet, staticcheck, gofumpt
 	go vet $(PACKAGES)
 	$(TOOL) staticcheck $(PACKAGES)
 	cd bench/peers && go vet ./... && CGO_ENABLED=0 go tool -modfile=../../tools/go.mod staticcheck ./...
+	cd deploy/check && go vet ./... && CGO_ENABLED=0 go tool -modfile=../../tools/go.mod staticcheck ./...
 	@unformatted=$$($(TOOL) gofumpt -l .); \
 	if [ -n "$$unformatted" ]; then echo "gofumpt would change:"; echo "$$unformatted"; exit 1; fi
 
