@@ -75,6 +75,17 @@
 //	free-events/s   the worker on the same table, once the transaction has ended
 //	ratio-free      with ÷ without; 1 is a worker that does not notice
 //
+// # Options
+//
+// What it costs the worker to do more than deliver: the drain of a hundred thousand events, with the option and without.
+//
+//	events/s         with it
+//	floor-events/s   the worker without it
+//	ratio            with ÷ without; 1 is for free
+//
+// audit: Config.Audit. Each event is copied to audit.events in the transaction that marks it, so the server writes a second row, and an entry
+// in that table's key. metrics: Config.Observer of package metrics.
+//
 // # Publish
 //
 // What the outbox costs those who publish: commits a second of 1, 16 and 64 sessions that publish one event in each (BEGIN, INSERT, COMMIT,

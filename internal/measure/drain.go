@@ -73,25 +73,76 @@ func (d Drain) Run(ctx context.Context, s *Server) (result Drained, err error) {
 	}
 	defer func() { err = errors.Join(err, db.Drop()) }()
 	result = Drained{Events: d.Events, Aggregates: d.Aggregates, Bytes: d.Bytes}
-	var floor, worker []float64
+	rates, made, err := d.compare(ctx, db, drainBarely, drainByWorker())
+	if err != nil {
+		return result, err
+	}
+	result.Floor, result.Worker, result.Events = rates[0], rates[1], made
+	return result, nil
+}
+
+// compare lets the arms take turns. It returns the median of each arm's rates, and the length of the shortest backlog.
+func (d Drain) compare(ctx context.Context, db *Database, arms ...drainer) (medians []float64, events int, err error) {
+	all := make([][]float64, len(arms))
+	events = d.Events
 	for range max(d.Repeat, 1) {
-		for _, arm := range []struct {
-			drain drainer
-			rates *[]float64
-		}{{drainBarely, &floor}, {drainByWorker, &worker}} {
+		for i, arm := range arms {
 			if err := db.exec(ctx, "TRUNCATE events.outbox CASCADE"); err != nil {
-				return result, err
+				return nil, 0, err
 			}
-			rate, made, err := d.once(ctx, db, arm.drain)
+			rate, made, err := d.once(ctx, db, arm)
 			if err != nil {
-				return result, err
+				return nil, 0, err
 			}
-			*arm.rates = append(*arm.rates, rate)
-			result.Events = min(result.Events, made)
+			all[i] = append(all[i], rate)
+			events = min(events, made)
 		}
 	}
-	result.Floor, result.Worker = Median(floor), Median(worker)
-	return result, nil
+	for _, rates := range all {
+		medians = append(medians, Median(rates))
+	}
+	return medians, events, nil
+}
+
+// OptionDrain is a [Drain] by a worker with an option, and by one without.
+type OptionDrain struct {
+	Drain
+	Option Option
+}
+
+// OptionDrained is the result of an [OptionDrain], in events a second.
+type OptionDrained struct {
+	Option  string  `json:"option"`
+	Events  int     `json:"events"`
+	Bytes   int     `json:"bytes"`
+	With    float64 `json:"with_per_s"`
+	Without float64 `json:"without_per_s"`
+}
+
+// Ratio is the rate with the option ÷ that without.
+func (d OptionDrained) Ratio() float64 { return Ratio(d.With, d.Without) }
+
+// MarshalJSON adds the ratio.
+func (d OptionDrained) MarshalJSON() ([]byte, error) {
+	type plain OptionDrained
+	return json.Marshal(struct {
+		plain
+		Ratio float64 `json:"ratio"`
+	}{plain(d), d.Ratio()})
+}
+
+// Run measures both, taking turns.
+func (d OptionDrain) Run(ctx context.Context, s *Server) (result OptionDrained, err error) {
+	db, err := s.CreateDatabase(ctx)
+	if err != nil {
+		return result, err
+	}
+	defer func() { err = errors.Join(err, db.Drop()) }()
+	rates, made, err := d.compare(ctx, db, drainByWorker(), drainByWorker(d.Option))
+	if err != nil {
+		return result, err
+	}
+	return OptionDrained{Option: d.Option.Name, Events: made, Bytes: d.Bytes, Without: rates[0], With: rates[1]}, nil
 }
 
 // once makes a backlog and has it worked off. It returns the events a second, and the length of the backlog.
@@ -118,8 +169,14 @@ func (d Drain) once(ctx context.Context, db *Database, drain drainer) (rate floa
 	return Ratio(float64(after-before), took.Seconds()), events, nil
 }
 
-// drainByWorker returns the time from the first event handled until the last one is settled.
-func drainByWorker(ctx context.Context, db *Database, events int, limit time.Duration) (took time.Duration, err error) {
+// drainByWorker takes the time from the first event handled until the last one is settled.
+func drainByWorker(options ...Option) drainer {
+	return func(ctx context.Context, db *Database, events int, limit time.Duration) (time.Duration, error) {
+		return drainByWorkerWith(ctx, db, events, limit, options)
+	}
+}
+
+func drainByWorkerWith(ctx context.Context, db *Database, events int, limit time.Duration, options []Option) (took time.Duration, err error) {
 	var handled atomic.Int64
 	var began atomic.Pointer[time.Time]
 	w, err := startWorker(ctx, db, func(context.Context, *outbox.Event) error {
@@ -128,7 +185,7 @@ func drainByWorker(ctx context.Context, db *Database, events int, limit time.Dur
 			began.Store(&now)
 		}
 		return nil
-	}, nil)
+	}, nil, options...)
 	if err != nil {
 		return 0, err
 	}
@@ -182,14 +239,14 @@ func (d HinderedDrain) Run(ctx context.Context, s *Server) (result Drained, err 
 	if err := db.exec(ctx, "UPDATE events.outbox SET published_at = now() WHERE published_at IS NULL"); err != nil {
 		return result, err
 	}
-	if result.Worker, _, err = d.once(ctx, db, drainByWorker); err != nil {
+	if result.Worker, _, err = d.once(ctx, db, drainByWorker()); err != nil {
 		return result, err
 	}
 	if result.Floor, _, err = d.once(ctx, db, drainBarely); err != nil {
 		return result, err
 	}
 	closeConn(ctx, hinder)
-	result.Free, _, err = d.once(ctx, db, drainByWorker)
+	result.Free, _, err = d.once(ctx, db, drainByWorker())
 	return result, err
 }
 

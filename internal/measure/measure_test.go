@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/seed-9a365b49/outbox"
 	"github.com/seed-9a365b49/outbox/internal/measure"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
@@ -122,6 +125,28 @@ func TestDrain(t *testing.T) {
 		d, err := measure.Drain{Events: 60_000, Aggregates: 100_000, Bytes: 20, Limit: time.Millisecond}.Run(t.Context(), s)
 		if err != nil || d.Events != 10_000 || d.Worker <= 0 || d.Floor <= 0 {
 			t.Errorf("%+v, %v", d, err)
+		}
+	})
+	t.Run("with an option and without", func(t *testing.T) {
+		t.Parallel()
+		s, _ := server(t)
+		var published atomic.Int64
+		count := measure.Option{Name: "count", Set: func(_ context.Context, c *outbox.Config) error {
+			c.OnPublished = func(_ context.Context, _ pgx.Tx, ids []int64) error { published.Add(int64(len(ids))); return nil }
+			return nil
+		}}
+		d, err := measure.OptionDrain{Drain: measure.Drain{Events: 2000, Aggregates: 10, Bytes: 20, Repeat: 2}, Option: count}.Run(t.Context(), s)
+		if err != nil || d.Option != "count" || d.Events != 2000 || d.With <= 0 || d.Without <= 0 || published.Load() != 4000 {
+			t.Errorf("%+v, %v, %d published with it", d, err, published.Load())
+		}
+	})
+	t.Run("an option that cannot be set", func(t *testing.T) {
+		t.Parallel()
+		s, _ := server(t)
+		wrong := measure.Option{Name: "wrong", Set: func(context.Context, *outbox.Config) error { return errors.New("no") }}
+		_, err := measure.OptionDrain{Drain: measure.Drain{Events: 10, Aggregates: 10, Bytes: 20}, Option: wrong}.Run(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), "set wrong: no") {
+			t.Error(err)
 		}
 	})
 	for _, h := range []measure.Hindrance{measure.HeldSnapshot, measure.OpenWriter} {

@@ -28,8 +28,15 @@ type worker struct {
 	err    error
 }
 
+// Option is something that a worker can do beside delivering.
+type Option struct {
+	Name string
+	// Set prepares the database, whose pool is c.Pool, and the worker's configuration. It is called for each worker.
+	Set func(ctx context.Context, c *outbox.Config) error
+}
+
 // startWorker has handle called for every event, until the worker is stopped. tracer sees its statements, if there is one.
-func startWorker(ctx context.Context, db *Database, handle outbox.HandlerFunc, tracer pgx.QueryTracer) (*worker, error) {
+func startWorker(ctx context.Context, db *Database, handle outbox.HandlerFunc, tracer pgx.QueryTracer, options ...Option) (*worker, error) {
 	config := db.pool.Config()
 	config.MaxConns = workerConnections
 	config.ConnConfig.Tracer = tracer
@@ -37,7 +44,7 @@ func startWorker(ctx context.Context, db *Database, handle outbox.HandlerFunc, t
 	if err != nil {
 		return nil, fmt.Errorf("start the worker: %w", err)
 	}
-	runner, err := outbox.NewWorker(outbox.Config{Pool: pool})
+	runner, err := newWorker(ctx, outbox.Config{Pool: pool}, options)
 	if err == nil {
 		err = runner.Subscribe(outbox.AnyType, "bench", handle)
 	}
@@ -52,6 +59,15 @@ func startWorker(ctx context.Context, db *Database, handle outbox.HandlerFunc, t
 		w.err = runner.Run(running)
 	}()
 	return w, nil
+}
+
+func newWorker(ctx context.Context, config outbox.Config, options []Option) (*outbox.Worker, error) {
+	for _, o := range options {
+		if err := o.Set(ctx, &config); err != nil {
+			return nil, fmt.Errorf("set %s: %w", o.Name, err)
+		}
+	}
+	return outbox.NewWorker(config)
 }
 
 // startReadyWorker is startWorker, and waits until the worker would be notified of an event.

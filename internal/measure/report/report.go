@@ -32,7 +32,7 @@ type namedChart struct {
 // sections are the questions that were asked.
 func (r Report) sections() (sections []section) {
 	for _, s := range []section{
-		latency(r.Results.Latency), drain(r.Results.Drain), publish(r.Results.Publish), batches(r.Results.Batch),
+		latency(r.Results.Latency), drain(r.Results.Drain), options(r.Results.Options), publish(r.Results.Publish), batches(r.Results.Batch),
 		idle(r.Results.Idle), memory(r.Results.Memory),
 	} {
 		if len(s.rows) > 0 {

@@ -38,6 +38,7 @@ func example() report.Report {
 				{Events: 1_000_000, Aggregates: 100, Bytes: 20, Worker: 47_500, Floor: 50_000},
 				{Events: 10_000, Aggregates: 100, Bytes: 20, Published: 1_000_000, Hindrance: measure.HeldSnapshot, Worker: 30_000, Floor: 50_000, Free: 40_000},
 			},
+			Options: []measure.OptionDrained{{Option: "audit", Events: 100_000, Bytes: 20, With: 29_000, Without: 50_000}},
 			Publish: []measure.Published{{
 				Sessions: 16, Off: measure.PublishArm{PerSecond: 2000}, Always: measure.PublishArm{PerSecond: 1000},
 				Gated: measure.PublishArm{PerSecond: 1900, Commit: summary(5000)},
@@ -52,7 +53,7 @@ func example() report.Report {
 // answers are what every form of the example must say.
 var answers = []string{
 	"420 µs", "1.05 ×", "1,000 events/s were more than the server took: it could not commit 7 for the worker in time.", "1.50 ms", // not from the commit
-	"0.90 ×", "0.95 ×", "1,000,000, held snapshot", "0.75 ×",
+	"0.90 ×", "0.95 ×", "1,000,000, held snapshot", "0.75 ×", "audit", "0.58 ×",
 	"1.90 ×", "20.0 ms", "2.0", "0.12 %", "62", "PostgreSQL", "15.18", "fsync = on", "24 GiB", "v1.2.3", "2 December 2026",
 	"With 16 sessions, publishing through the gate is 0.95 × as fast as without notifications, and 1.90 × as fast as with a NOTIFY in every transaction.",
 }

@@ -233,6 +233,18 @@ func batches(all []measure.Batched) section {
 	return s
 }
 
+func options(all []measure.OptionDrained) section {
+	s := section{
+		title: "What options of the worker cost",
+		how:   "Events a second at which a backlog is worked off with a handler that does nothing: with the option, and without it.",
+		head:  []string{"option", "bytes", "backlog", "with", "without", "÷ without"},
+	}
+	for _, o := range all {
+		s.rows = append(s.rows, []string{o.Option, count(float64(o.Bytes)), count(float64(o.Events)), count(o.With), count(o.Without), times(o.Ratio())})
+	}
+	return s
+}
+
 func idle(i *measure.Idled) section {
 	if i == nil {
 		return section{}
