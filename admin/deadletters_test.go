@@ -6,13 +6,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
@@ -238,6 +242,45 @@ func TestDiscard(t *testing.T) {
 		}
 		if n := value[int](t, db, `SELECT count(*) FROM public."odd ""name""" WHERE kept_at <= now() AND kept_by = session_user`); n != 2 {
 			t.Errorf("%d rows, want 2", n)
+		}
+	})
+
+	t.Run("a line puts an event back as docs/operations.md says", func(t *testing.T) {
+		t.Parallel()
+		text, err := os.ReadFile("../docs/operations.md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, section, _ := strings.Cut(string(text), "\n## Putting an event back\n")
+		create := regexp.MustCompile(`(?m)^CREATE TEMP TABLE.*;$`).FindString(section)
+		copying := regexp.MustCompile(`(?m)^\\(copy kept \(event\)) FROM PROGRAM '.*' (WITH .*)$`).FindStringSubmatch(section)
+		insert := regexp.MustCompile("(?s)```sql\n(INSERT.*?)```").FindStringSubmatch(section)
+		if create == "" || copying == nil || insert == nil {
+			t.Fatalf("%q, %q, %q", create, copying, insert)
+		}
+		db := pgtest.Database(t)
+		other, id := add(t, db, 1, isDead), add(t, db, 1, isDead)
+		exec(t, db, `UPDATE events.outbox SET payload = '{"odd": "\\u0001, \\\\ and \"quotes\" 1e400"}', last_error = E'a\nb\t\\.' WHERE id = $1`, id)
+		row := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", id)
+		var lines bytes.Buffer
+		if n, err := admin.Discard(t.Context(), db.Pool, []int64{other, id}, admin.KeepLines(&lines)); err != nil || n != 2 {
+			t.Fatalf("%d, %v", n, err)
+		}
+		err = db.Pool.AcquireFunc(t.Context(), func(conn *pgxpool.Conn) error {
+			if _, err := conn.Exec(t.Context(), create); err != nil {
+				return err
+			}
+			if _, err := conn.Conn().PgConn().CopyFrom(t.Context(), &lines, copying[1]+" FROM STDIN "+copying[2]); err != nil {
+				return err
+			}
+			_, err := conn.Exec(t.Context(), strings.Replace(insert[1], "4711", fmt.Sprint(id), 1))
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o"); again != row { // one row
+			t.Errorf("put back: %s, was %s", again, row)
 		}
 	})
 

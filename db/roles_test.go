@@ -70,6 +70,9 @@ func denied(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
+// schemaOfOperator is documented under "Operator", and an administrator's to say.
+const schemaOfOperator = "CREATE SCHEMA ops AUTHORIZATION outbox_operator;\n"
+
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	const database = "postgres"
@@ -85,7 +88,8 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("the owner cannot make the audit's table: %v", err)
 	}
 	exec(t, ofOwner, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA events FROM PUBLIC") // as some databases do
-	exec(t, ofOwner, documented["Publisher"], documented["Worker"], documented["Operator"], documented["Audit"])
+	exec(t, ofOwner, documented["Publisher"], documented["Worker"], strings.TrimSuffix(documented["Operator"], schemaOfOperator), documented["Audit"])
+	exec(t, as(t, server, database, "postgres", ""), schemaOfOperator)
 	publisher := as(t, server, database, "outbox_publisher", "")
 	worker := as(t, server, database, "outbox_worker", pgnames.OwnerApplication)
 	operator := as(t, server, database, "outbox_operator", "")
@@ -251,6 +255,10 @@ func TestRoles(t *testing.T) {
 		}
 		if n, err := admin.DiscardAll(ctx, operator, admin.Filter{NewerThan: time.Hour}, admin.KeepLines(io.Discard)); err != nil || n == 0 {
 			t.Errorf("discarded: %d, %v", n, err)
+		}
+		exec(t, ofOwner, fmt.Sprintf("UPDATE events.outbox SET retry_count = 10, next_retry_at = 'infinity' WHERE id = %d", publish()))
+		if n, err := admin.DiscardAll(ctx, operator, admin.Filter{NewerThan: time.Hour}, admin.KeepTable(pgx.Identifier{"ops", "discarded"})); err != nil || n == 0 {
+			t.Errorf("discarded into a table: %d, %v", n, err)
 		}
 		if n := must(eventsdb.New(operator).ArchiveOldOutboxEvents(ctx, 0))(t); n == 0 {
 			t.Error("archived nothing")

@@ -55,7 +55,7 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 	cmd.Flags().Var(&olderThan, "older-than", "delete what was published longer ago than this")
 	cmd.Flags().Var(&to, "to", "where to keep a copy: `FILE.ndjson`, FILE.ndjson.gz, - or table:SCHEMA.TABLE")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "say how many there are, and delete nothing")
-	cmd.Flags().BoolVar(&requireAudit, "require-audit", false, "delete only what has a copy in audit.events: see `outbox audit`")
+	cmd.Flags().BoolVar(&requireAudit, "require-audit", false, "delete only what has a copy in audit.events: see outbox audit")
 	onlyAsFlags(cmd.Flags(), "older-than", "to", "dry-run", "require-audit")
 	return cmd
 }

@@ -90,7 +90,7 @@ func (z *size) Set(s string) error {
 type timeOfDay string
 
 func (c *timeOfDay) String() string { return string(*c) }
-func (c *timeOfDay) Type() string   { return "time" }
+func (c *timeOfDay) Type() string   { return "HH:MM" }
 
 func (c *timeOfDay) Set(s string) error {
 	if _, err := time.Parse("15:04", s); err != nil && s != "" {

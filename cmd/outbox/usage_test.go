@@ -185,6 +185,17 @@ func TestHelp(t *testing.T) {
 			}
 		})
 	})
+	t.Run("a flag names its value in one word, and a switch has none", func(t *testing.T) {
+		t.Parallel()
+		everyCommand(t, func(cmd *cobra.Command) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				value, _ := pflag.UnquoteUsage(f) // what stands in backquotes, wherever that is
+				if strings.ContainsAny(value, " ") || (f.Value.Type() == "bool") != (value == "") {
+					t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, value)
+				}
+			})
+		})
+	})
 	t.Run("help on a command is its --help", func(t *testing.T) {
 		t.Parallel()
 		long := execute(t, "", nil, "migrate", "up", "--help").succeeds(t)
