@@ -19,7 +19,7 @@ func (r *demoRate) Type() string   { return "number" }
 func (r *demoRate) Set(s string) error {
 	value, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(value > 0 && value <= demo.MaxRate) {
-		return fmt.Errorf("%q is not a number above 0 and at most %d", s, demo.MaxRate)
+		return fmt.Errorf("%s is not a number above 0 and at most %d", quoteValue(s), demo.MaxRate)
 	}
 	*r = demoRate(value)
 	return nil

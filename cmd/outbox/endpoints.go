@@ -40,10 +40,10 @@ func (a *adminAddress) Set(s string) error {
 	}
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
-		return fmt.Errorf("%q is not an address, such as :9090 (this machine only) or 0.0.0.0:9090", s)
+		return fmt.Errorf("%s is not an address, such as :9090 (this machine only) or 0.0.0.0:9090", quoteValue(s))
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
-		return fmt.Errorf("%q has no port, such as :9090", s)
+		return fmt.Errorf("%s has no port, such as :9090", quoteValue(s))
 	}
 	if host == "" {
 		host = "127.0.0.1"

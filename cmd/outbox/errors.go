@@ -84,6 +84,14 @@ func quoteHarmless(arg string) string {
 	return fmt.Sprintf("%q", arg)
 }
 
+// quoteValue quotes a flag's value, unless it looks like an address or a secret that was meant for another flag.
+func quoteValue(value string) string {
+	if strings.ContainsAny(value, "@=") || strings.Contains(value, "://") || strings.Contains(value, "whsec_") {
+		return "(not shown)"
+	}
+	return fmt.Sprintf("%q", value)
+}
+
 var lineBreaks = regexp.MustCompile(`(:?)\s*\n\s*`)
 
 // oneLine returns the text of err without line breaks, and without the prefix that every line of the program has.

@@ -24,10 +24,35 @@ func (n *number) Type() string   { return "number" }
 func (n *number) Set(s string) error {
 	value, err := strconv.ParseInt(s, 10, 32)
 	if err != nil || value < 1 {
-		return fmt.Errorf("%q is not a whole number between 1 and %d", s, math.MaxInt32)
+		return fmt.Errorf("%s is not a whole number between 1 and %d", quoteValue(s), math.MaxInt32)
 	}
 	*n = number(value)
 	return nil
+}
+
+// eventID is the id of an event; zero is none.
+type eventID int64
+
+// String is empty for none, which help then does not show as a default.
+func (i *eventID) String() string {
+	if *i == 0 {
+		return ""
+	}
+	return strconv.FormatInt(int64(*i), 10)
+}
+func (i *eventID) Type() string { return "ID" }
+
+func (i *eventID) Set(s string) (err error) {
+	*i, err = parseID(s)
+	return err
+}
+
+func parseID(s string) (eventID, error) {
+	id, err := strconv.ParseInt(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%s is not the id of an event, which is a whole number", quoteValue(s))
+	}
+	return eventID(id), nil
 }
 
 // duration is a time greater than zero.
@@ -45,7 +70,7 @@ func (d *duration) Type() string { return "duration" }
 func (d *duration) Set(s string) error {
 	value, err := time.ParseDuration(s)
 	if err != nil || value <= 0 {
-		return fmt.Errorf("%q is not a duration greater than zero, such as 250ms, 30s or 5m", s)
+		return fmt.Errorf("%s is not a duration greater than zero, such as 250ms, 30s or 5m", quoteValue(s))
 	}
 	*d = duration(value)
 	return nil
@@ -83,7 +108,7 @@ func (z *size) Set(s string) error {
 		*z = size(int(value) * unit.bytes)
 		return nil
 	}
-	return fmt.Errorf("%q is not a size greater than zero and below 2GiB, such as 4MiB, 512KiB or 1048576", s)
+	return fmt.Errorf("%s is not a size greater than zero and below 2GiB, such as 4MiB, 512KiB or 1048576", quoteValue(s))
 }
 
 // timeOfDay is a time such as 04:00; empty: none.
@@ -94,7 +119,7 @@ func (c *timeOfDay) Type() string   { return "HH:MM" }
 
 func (c *timeOfDay) Set(s string) error {
 	if _, err := time.Parse("15:04", s); err != nil && s != "" {
-		return fmt.Errorf("%q is not a time of the day, such as 04:00", s)
+		return fmt.Errorf("%s is not a time of the day, such as 04:00", quoteValue(s))
 	}
 	*c = timeOfDay(s)
 	return nil
@@ -108,7 +133,7 @@ func (z *timeZone) Type() string   { return "zone" }
 
 func (z *timeZone) Set(s string) error {
 	if _, err := time.LoadLocation(s); err != nil || s == "" || s == "Local" {
-		return fmt.Errorf("%q is not a time zone, such as UTC or Europe/Berlin", s)
+		return fmt.Errorf("%s is not a time zone, such as UTC or Europe/Berlin", quoteValue(s))
 	}
 	*z = timeZone(s)
 	return nil
@@ -129,7 +154,7 @@ func (c *choice) Set(s string) error {
 		return nil
 	}
 	if !slices.Contains(c.options, word) {
-		return fmt.Errorf("%q is not one of %s", s, strings.Join(c.options, ", "))
+		return fmt.Errorf("%s is not one of %s", quoteValue(s), strings.Join(c.options, ", "))
 	}
 	c.value = word
 	return nil
@@ -190,7 +215,7 @@ func flagError(cmd *cobra.Command, err error) error {
 // valueError returns what the flag's value says about an attempt to set it.
 func valueError(err error) error {
 	if e, ok := errors.AsType[*strconv.NumError](err); ok { // of pflag's own bool
-		return fmt.Errorf("%q is not true or false", e.Num)
+		return fmt.Errorf("%s is not true or false", quoteValue(e.Num))
 	}
 	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return e.Unwrap()

@@ -27,7 +27,7 @@ func (k *keeper) Set(s string) error {
 	if table {
 		schema, name, found := strings.Cut(name, ".")
 		if !found || schema == "" || name == "" || strings.Contains(name, ".") {
-			return fmt.Errorf("%q is not table:SCHEMA.TABLE", s)
+			return fmt.Errorf("%s is not table:SCHEMA.TABLE", quoteValue(s))
 		}
 		k.table = pgx.Identifier{schema, name}
 	} else if s == "" {

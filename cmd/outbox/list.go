@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -70,7 +69,7 @@ func (f *filterFlags) filter(cmd *cobra.Command, state admin.State) (admin.Filte
 	if i := strings.LastIndexByte(f.aggregate, '/'); i >= 0 {
 		id, err := uuid.Parse(f.aggregate[i+1:])
 		if err != nil || i == 0 {
-			errs = append(errs, usageErrorf("--aggregate: %q is not TYPE/ID, where ID is a UUID", f.aggregate))
+			errs = append(errs, usageErrorf("--aggregate: %s is not TYPE/ID, where ID is a UUID", quoteValue(f.aggregate)))
 		}
 		filter.AggregateType, filter.AggregateID = f.aggregate[:i], uuid.NullUUID{UUID: id, Valid: true}
 	}
@@ -108,12 +107,12 @@ func listing(a *app, cmd *cobra.Command, state func() admin.State) *cobra.Comman
 	page := struct {
 		limit  number
 		newest bool
-		after  int64
+		after  eventID
 	}{limit: 50}
 	filters.add(cmd)
 	cmd.Flags().Var(&page.limit, "limit", "how many events a page has")
 	cmd.Flags().BoolVar(&page.newest, "newest", false, "the newest first")
-	cmd.Flags().Int64Var(&page.after, "after", 0, "go on after the event with this `ID`, in the order of the list")
+	cmd.Flags().Var(&page.after, "after", "go on after the event with this id, in the order of the list")
 	onlyAsFlags(cmd.Flags(), "limit", "newest", "after")
 	output := choiceFlag(cmd, "output", "o", "text", "how to print it", "text", "json")
 	db.add(cmd)
@@ -124,7 +123,7 @@ func listing(a *app, cmd *cobra.Command, state func() admin.State) *cobra.Comman
 			return err
 		}
 		var events []admin.Event
-		p := admin.Page{Limit: int(page.limit) + 1, Newest: page.newest, After: page.after} // one more tells whether there are more
+		p := admin.Page{Limit: int(page.limit) + 1, Newest: page.newest, After: int64(page.after)} // one more tells whether there are more
 		err = a.onOutbox(cmd.Context(), addr, "list", listTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
 			events, err = admin.List(ctx, conn, filter, p)
 			return err
@@ -253,11 +252,11 @@ func parseIDs(args []string) ([]int64, error) {
 	ids := make([]int64, len(args))
 	var errs []error
 	for i, arg := range args {
-		id, err := strconv.ParseInt(arg, 10, 64)
+		id, err := parseID(arg)
 		if err != nil {
-			errs = append(errs, usageErrorf("%s is not the id of an event, which is a whole number", quoteHarmless(arg)))
+			errs = append(errs, usageErrorf("%w", err))
 		}
-		ids[i] = id
+		ids[i] = int64(id)
 	}
 	return ids, errors.Join(errs...)
 }

@@ -143,7 +143,7 @@ func (m *messageFlags) message(flags *pflag.FlagSet) (outbox.Message, error) {
 	}
 	id, err := uuid.Parse(m.aggregateID)
 	if err != nil && flags.Changed("aggregate-id") {
-		errs = append(errs, usageErrorf("--aggregate-id: %q is not a UUID", m.aggregateID))
+		errs = append(errs, usageErrorf("--aggregate-id: %s is not a UUID", quoteValue(m.aggregateID)))
 	}
 	return outbox.Message{
 		AggregateType: m.aggregateType,

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +46,8 @@ func TestWrongCommandLine(t *testing.T) {
 		{"malformed flag", "run --=postgres://ali:sesame@cave/db", nil, "a flag is malformed"},
 		{"flag without its value", "run --sink", nil, "--sink needs a value"},
 		{"flag that is not a bool", "migrate down --all=sure", nil, `--all: "sure" is not true or false`},
+		{"flag that is not an id", "dead list --after x", nil, `--after: "x" is not the id of an event, which is a whole number`},
+		{"address for an id", "list --after postgres://ali:sesame@cave/db", nil, "--after: (not shown) is not the id of an event"},
 
 		{"no sink", "run", nil, "run needs --sink: stdout, discard, or"},
 		{"unknown sink", "run --sink kafka", nil, `--sink: unknown sink "kafka"`},
@@ -192,6 +196,36 @@ func TestHelp(t *testing.T) {
 				value, _ := pflag.UnquoteUsage(f) // what stands in backquotes, wherever that is
 				if strings.ContainsAny(value, " ") || (f.Value.Type() == "bool") != (value == "") {
 					t.Errorf("%s --%s %s", cmd.CommandPath(), f.Name, value)
+				}
+			})
+		})
+	})
+	t.Run("values are this program's own types, whose errors are for people", func(t *testing.T) {
+		t.Parallel()
+		everyCommand(t, func(cmd *cobra.Command) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				switch kind := reflect.TypeOf(f.Value).String(); kind {
+				case "*pflag.stringValue", "*pflag.stringArrayValue", "*pflag.boolValue": // which take any string; bool: see valueError
+				default:
+					if strings.HasPrefix(kind, "*pflag.") {
+						t.Errorf("%s --%s is a %s", cmd.CommandPath(), f.Name, kind)
+					}
+				}
+			})
+		})
+	})
+	t.Run("no flag shows an address that was meant for another", func(t *testing.T) {
+		t.Parallel()
+		everyCommand(t, func(cmd *cobra.Command) {
+			cmd.Flags().VisitAll(func(f *pflag.Flag) {
+				for _, value := range []string{"postgres://ali:sesame@cave/db", "user=ali password=sesame", "whsec_sesame"} {
+					err := cmd.Flags().Set(f.Name, value)
+					if err != nil {
+						err = valueError(errors.Unwrap(err))
+					}
+					if err != nil && strings.Contains(err.Error(), "sesame") {
+						t.Errorf("%s --%s: %v", cmd.CommandPath(), f.Name, err)
+					}
 				}
 			})
 		})
