@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -13,8 +14,11 @@ import (
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 )
 
-// batchSize is how many dead letters of a filter one transaction takes on.
+// batchSize is how many dead letters one transaction takes on where there may be many.
 const batchSize = 500
+
+// lockPatience is how long an event that somebody else has locked is waited for.
+const lockPatience = 5 * time.Second
 
 // NotDeadError says which events are no dead letters, of those that were to be redriven or discarded. Nothing was changed.
 type NotDeadError struct {
@@ -49,6 +53,9 @@ func CheckDead(ctx context.Context, db DB, ids []int64) error {
 // lock returns those of some events that are dead letters, and keeps them so until the transaction ends; nil, and a
 // [*NotDeadError], if all have to be and one is not.
 func lock(ctx context.Context, q *eventsdb.Queries, ids []int64, all bool) ([]int64, error) {
+	if err := q.TuneOperation(ctx, lockPatience.Milliseconds()); err != nil {
+		return nil, err
+	}
 	rows, err := q.LockEvents(ctx, ids)
 	if err != nil {
 		return nil, err
@@ -75,27 +82,14 @@ func lock(ctx context.Context, q *eventsdb.Queries, ids []int64, all bool) ([]in
 	return dead, nil
 }
 
-// each calls act with the dead letters that match a filter and are there when it begins, a batch at a time, in the order of their ids.
-func each(ctx context.Context, db DB, f Filter, act func(ids []int64) error) error {
-	f.State = Dead
-	if err := f.validate(); err != nil {
-		return err
-	}
-	q := queries(db)
-	last, err := match(ctx, q, f, Page{Limit: 1, Newest: true})
-	if err != nil || len(last) == 0 {
-		return err
-	}
-	for s := (span{everywhere.after, last[0]}); ; {
-		ids, err := q.MatchOldest(ctx, f.params(s, batchSize))
-		if err != nil || len(ids) == 0 {
+// inBatches calls act with events in the order of their ids, a batch at a time.
+func inBatches(ids []int64, act func(ids []int64) error) error {
+	for batch := range slices.Chunk(unique(ids), batchSize) {
+		if err := act(batch); err != nil {
 			return err
 		}
-		if err := act(ids); err != nil {
-			return err
-		}
-		s.after = ids[len(ids)-1]
 	}
+	return nil
 }
 
 // unique returns ids in rising order, each once.

@@ -2,7 +2,6 @@ package admin_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/seed-9a365b49/outbox/admin"
@@ -76,6 +76,16 @@ func states(t *testing.T, db *pgtest.DB) map[int64]admin.State {
 	return of
 }
 
+// find returns the ids of the events that match.
+func find(t *testing.T, db admin.DB, f admin.Filter) []int64 {
+	t.Helper()
+	ids, err := admin.IDs(t.Context(), db, f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
 func TestRedrive(t *testing.T) {
 	t.Parallel()
 
@@ -131,7 +141,7 @@ func TestRedrive(t *testing.T) {
 		db := pgtest.Database(t)
 		exec(t, db, `INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, retry_count, next_retry_at)
 			SELECT 'order', gen_random_uuid(), CASE WHEN i % 2 = 0 THEN 'Placed' ELSE 'Paid' END, '{}', 10, 'infinity' FROM generate_series(1, 2400) i`)
-		done, err := admin.RedriveAll(t.Context(), db.Pool, admin.Filter{State: admin.All, EventType: "Paid"})
+		done, err := admin.RedriveAny(t.Context(), db.Pool, find(t, db.Pool, admin.Filter{State: admin.Dead, EventType: "Paid"}))
 		if err != nil || done.Events != 1200 || len(done.Overtaken) != 0 {
 			t.Fatalf("%+v, %v", done, err)
 		}
@@ -146,6 +156,50 @@ func TestRedrive(t *testing.T) {
 		}
 	})
 
+	t.Run("those that an earlier event holds back are named", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		blocking, free := add(t, db, 1, isRetrying), add(t, db, 2, isDead)
+		first, second := add(t, db, 1, isDead), add(t, db, 1, isDead)
+		due := add(t, db, 3, "retry_count = 1, next_retry_at = now()") // and so soon out of the way
+		behind := add(t, db, 3, isDead)
+		done, err := admin.Redrive(t.Context(), db.Pool, []int64{free, first, second, behind})
+		if want := map[int64]int64{first: blocking, second: blocking}; err != nil || !maps.Equal(done.Waiting, want) {
+			t.Errorf("%v (%v), want %v; %d is due", done.Waiting, err, want, due)
+		}
+	})
+
+	t.Run("an event that somebody has locked is not waited for without end", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead := add(t, db, 1, isDead)
+		tx, err := db.Connect(t).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "SELECT FROM events.outbox WHERE id = $1 FOR UPDATE", dead); err != nil {
+			t.Fatal(err)
+		}
+		_, err = admin.Redrive(t.Context(), db.Pool, []int64{dead})
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" {
+			t.Errorf("%v, want lock_not_available", err)
+		}
+	})
+
+	t.Run("what has died since they were found is left alone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		younger, found := add(t, db, 1, isPending), add(t, db, 2, isDead)
+		ids := find(t, db.Pool, admin.Filter{State: admin.Dead})
+		exec(t, db, fmt.Sprintf("UPDATE events.outbox SET %s WHERE id = %d", isDead, younger))
+		if done, err := admin.RedriveAny(t.Context(), db.Pool, ids); err != nil || done.Events != 1 {
+			t.Errorf("%+v, %v", done, err)
+		}
+		if got := states(t, db); got[younger] != admin.Dead || got[found] != admin.Retrying {
+			t.Errorf("%v", got)
+		}
+	})
+
 	t.Run("within a transaction of the caller's it can be taken back", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
@@ -154,7 +208,7 @@ func TestRedrive(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if done, err := admin.RedriveAll(t.Context(), tx, admin.Filter{}); err != nil || done.Events != 1 {
+		if done, err := admin.RedriveAny(t.Context(), tx, find(t, tx, admin.Filter{})); err != nil || done.Events != 1 {
 			t.Errorf("%+v, %v", done, err)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -197,7 +251,7 @@ func TestDiscard(t *testing.T) {
 		}
 		first, other := add(t, db, 2, isDead), add(t, db, 3, isDead)
 		exec(t, db, "INSERT INTO events.outbox_delivery (outbox_id, subscriber) VALUES ($1, 'mail')", first)
-		var plain, zipped bytes.Buffer
+		var plain bytes.Buffer
 		if n, err := admin.Discard(t.Context(), db.Pool, []int64{first, first}, admin.KeepLines(&plain)); err != nil || n != 1 {
 			t.Fatalf("%d, %v", n, err)
 		}
@@ -205,21 +259,12 @@ func TestDiscard(t *testing.T) {
 		if len(lines) != 1 || lines[0].ID != first || lines[0].Region != "eu" || len(lines[0].Deliveries) != 1 || !strings.Contains(string(lines[0].Payload), "12345678901234567890") {
 			t.Errorf("kept %s", plain.Bytes())
 		}
-		for _, f := range []admin.Filter{{AggregateID: nullUUID(3)}, {}} { // two members of one gzip file
-			if _, err := admin.DiscardAll(t.Context(), db.Pool, f, admin.KeepGzip(&zipped)); err != nil {
-				t.Fatal(err)
-			}
+		var rest bytes.Buffer
+		if n, err := admin.DiscardAny(t.Context(), db.Pool, find(t, db.Pool, admin.Filter{}), admin.KeepLines(&rest)); err != nil || n != 31 {
+			t.Fatalf("%d, %v", n, err)
 		}
-		unzip, err := gzip.NewReader(&zipped)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var text bytes.Buffer
-		if _, err := text.ReadFrom(unzip); err != nil {
-			t.Fatal(err)
-		}
-		if lines := parse(t, text.Bytes()); len(lines) != 31 || lines[0].ID != other {
-			t.Errorf("%d lines are kept, the first of event %d", len(lines), lines[0].ID)
+		if lines := parse(t, rest.Bytes()); len(lines) != 31 || lines[30].ID != other {
+			t.Errorf("%d lines are kept", len(lines))
 		}
 		if left := states(t, db); len(left) != 0 {
 			t.Errorf("left are %v", left)
@@ -245,6 +290,56 @@ func TestDiscard(t *testing.T) {
 		}
 	})
 
+	t.Run("a table that does not take them is no place", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead := add(t, db, 1, isDead)
+		exec(t, db, `CREATE TABLE dropping (id BIGINT, event JSONB);
+			CREATE FUNCTION drop_it() RETURNS TRIGGER LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+			CREATE TRIGGER t BEFORE INSERT ON dropping FOR EACH ROW EXECUTE FUNCTION drop_it();
+			CREATE TABLE nothing (id BIGINT, event JSONB);
+			CREATE RULE r AS ON INSERT TO nothing DO INSTEAD NOTHING;
+			CREATE TABLE other (id BIGINT);
+			CREATE TABLE wrong (id BIGINT, event INTEGER);
+			CREATE SEQUENCE counts`)
+		for table, want := range map[string]string{
+			"public.dropping": "took 0 of 1 events: look at its triggers",
+			"public.nothing":  "took 0 of 1 events: look at its triggers",
+			"public.other":    "is not a table of kept events, which has the columns id BIGINT and event JSONB",
+			"public.wrong":    "is not a table of kept events",
+			"public.counts":   "public", // PostgreSQL has its own words for each kind
+			"lost.events":     `schema "lost" does not exist`,
+		} {
+			_, err := admin.Discard(t.Context(), db.Pool, []int64{dead}, admin.KeepTable(strings.Split(table, ".")))
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %s", table, err, want)
+			}
+		}
+		if got := states(t, db)[dead]; got != admin.Dead {
+			t.Errorf("it is %s", got)
+		}
+	})
+
+	t.Run("times are kept in UTC, whatever the session's zone", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		conn := db.Connect(t)
+		if _, err := conn.Exec(t.Context(), "SET TimeZone = 'Asia/Kolkata'"); err != nil {
+			t.Fatal(err)
+		}
+		var kept bytes.Buffer
+		if _, err := admin.Discard(t.Context(), conn, []int64{add(t, db, 1, isDead)}, admin.KeepLines(&kept)); err != nil {
+			t.Fatal(err)
+		}
+		add(t, db, 1, isOld)
+		if n, err := admin.Archive(t.Context(), conn, admin.ArchiveOptions{Keep: admin.KeepLines(&kept)}); err != nil || n.Events != 1 {
+			t.Fatal(n, err)
+		}
+		if n := strings.Count(kept.String(), `+00:00"`); n != 3 || strings.Contains(kept.String(), "+05:30") {
+			t.Errorf("kept %s", kept.String())
+		}
+	})
+
 	t.Run("a line puts an event back as docs/operations.md says", func(t *testing.T) {
 		t.Parallel()
 		text, err := os.ReadFile("../docs/operations.md")
@@ -263,7 +358,9 @@ func TestDiscard(t *testing.T) {
 		exec(t, db, `UPDATE events.outbox SET payload = '{"odd": "\\u0001, \\\\ and \"quotes\" 1e400"}', last_error = E'a\nb\t\\.' WHERE id = $1`, id)
 		row := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", id)
 		var lines bytes.Buffer
-		if n, err := admin.Discard(t.Context(), db.Pool, []int64{other, id}, admin.KeepLines(&lines)); err != nil || n != 2 {
+		before := strings.Replace(row, `"a\n`, `"before\n`, 1)
+		fmt.Fprintln(&lines, before) // kept before it was put back for the first time
+		if n, err := admin.Discard(t.Context(), db.Pool, []int64{other, id}, admin.KeepLines(&lines)); err != nil || n != 2 || before == row {
 			t.Fatalf("%d, %v", n, err)
 		}
 		err = db.Pool.AcquireFunc(t.Context(), func(conn *pgxpool.Conn) error {
@@ -292,10 +389,10 @@ func TestDiscard(t *testing.T) {
 		}
 		full := errors.New("disk full")
 		keep := func(ctx context.Context, tx pgx.Tx, ids []int64) error { return full }
-		if n, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{}, keep); n != 0 || !errors.Is(err, full) {
+		if n, err := admin.DiscardAny(t.Context(), db.Pool, find(t, db.Pool, admin.Filter{}), keep); n != 0 || !errors.Is(err, full) {
 			t.Errorf("%d, %v", n, err)
 		}
-		if _, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{}, nil); err == nil {
+		if _, err := admin.DiscardAny(t.Context(), db.Pool, find(t, db.Pool, admin.Filter{}), nil); err == nil {
 			t.Error("nothing keeps them, and there is no error")
 		}
 		if left := states(t, db); len(left) != 3 {
@@ -311,7 +408,7 @@ func TestDiscard(t *testing.T) {
 			add(t, db, 2, state)
 		}
 		var kept bytes.Buffer
-		n, err := admin.DiscardAll(t.Context(), db.Pool, admin.Filter{State: admin.All, NewerThan: time.Hour}, admin.KeepLines(&kept))
+		n, err := admin.DiscardAny(t.Context(), db.Pool, find(t, db.Pool, admin.Filter{State: admin.All, NewerThan: time.Hour}), admin.KeepLines(&kept))
 		if err != nil || n != 1 {
 			t.Errorf("%d, %v", n, err)
 		}

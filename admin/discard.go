@@ -25,10 +25,10 @@ func Discard(ctx context.Context, db DB, ids []int64, keep Keep) (int, error) {
 	return n, nil
 }
 
-// DiscardAll is [Discard] for the dead letters that match a filter, whatever its State, and are there when it begins. It works
-// in batches, a transaction each: what it returns has been done, also after an error.
-func DiscardAll(ctx context.Context, db DB, f Filter, keep Keep) (discarded int, err error) {
-	err = each(ctx, db, f, func(ids []int64) error {
+// DiscardAny is [Discard] for those of some events that are dead letters, as [IDs] has found them. It works in batches, a
+// transaction each: what it returns has been done, also after an error.
+func DiscardAny(ctx context.Context, db DB, ids []int64, keep Keep) (discarded int, err error) {
+	err = inBatches(ids, func(ids []int64) error {
 		n, err := discard(ctx, db, ids, keep, false)
 		discarded += n
 		return err

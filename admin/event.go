@@ -50,7 +50,7 @@ type Event struct {
 	PublishedAt   *time.Time      `json:"published_at"`
 	RetryCount    int             `json:"retry_count"`
 	LastError     string          `json:"last_error"`
-	NextRetryAt   *time.Time      `json:"next_retry_at"` // nil also for a dead letter
+	NextRetryAt   *time.Time      `json:"next_retry_at"` // nil unless it is in retry
 	// Deliveries are the subscribers that are through with the event, where it failed in part; with the payload only.
 	Deliveries []Delivery `json:"deliveries,omitempty"`
 }
@@ -151,7 +151,10 @@ func read(ctx context.Context, q *eventsdb.Queries, ids []int64, payloads bool) 
 		events[i] = Event{
 			ID: r.ID, State: stateOf(r.PublishedAt, r.NextRetryAt), AggregateType: r.AggregateType, AggregateID: r.AggregateID,
 			EventType: r.EventType, Payload: r.Payload, OccurredAt: finite(r.OccurredAt), PublishedAt: finiteOrNil(r.PublishedAt),
-			RetryCount: int(r.RetryCount), NextRetryAt: finiteOrNil(r.NextRetryAt),
+			RetryCount: int(r.RetryCount),
+		}
+		if events[i].State == Retrying {
+			events[i].NextRetryAt = finiteOrNil(r.NextRetryAt)
 		}
 		if r.LastError != nil {
 			events[i].LastError = *r.LastError

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -24,13 +26,24 @@ type Filter struct {
 	NewerThan     time.Duration // since OccurredAt; 0: any
 }
 
-func (f Filter) validate() error {
+// Validate returns an error that says what is wrong with a filter.
+func (f Filter) Validate() error {
 	var errs []error
 	if f.State != "" && !slices.Contains(States, f.State) {
 		errs = append(errs, fmt.Errorf("unknown state %q", f.State))
 	}
 	if f.OlderThan < 0 || f.NewerThan < 0 {
 		errs = append(errs, errors.New("an age is negative"))
+	}
+	if f.OlderThan > 0 && f.NewerThan > 0 && f.OlderThan >= f.NewerThan {
+		errs = append(errs, fmt.Errorf("nothing is both older than %s and newer than %s", f.OlderThan, f.NewerThan))
+	}
+	for _, text := range []struct{ name, value string }{
+		{"aggregate type", f.AggregateType}, {"event type", f.EventType}, {"text of the error", f.ErrorContains},
+	} {
+		if !utf8.ValidString(text.value) || strings.ContainsRune(text.value, 0) {
+			errs = append(errs, fmt.Errorf("the %s %q is not UTF-8", text.name, text.value))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -70,15 +83,15 @@ func microseconds(d time.Duration) *int64 {
 
 // Page is a part of a list.
 type Page struct {
-	Limit  int   // how many events; required
-	Newest bool  // the newest first, instead of the oldest
-	After  int64 // go on after the event with this id, in the order of the list; 0: from its beginning
+	Limit  int    // how many events; required
+	Newest bool   // the newest first, instead of the oldest
+	After  *int64 // go on after the event with this id, in the order of the list; nil: from its beginning
 }
 
 // List returns a page of the events that match a filter, in the order of their ids, without payloads. The next page
 // begins after the last id of this one; there is none after a page with fewer events than asked for.
 func List(ctx context.Context, db DB, f Filter, p Page) ([]Event, error) {
-	err := f.validate()
+	err := f.Validate()
 	if p.Limit < 1 {
 		err = errors.Join(err, fmt.Errorf("a page of %d events", p.Limit))
 	}
@@ -102,26 +115,30 @@ func List(ctx context.Context, db DB, f Filter, p Page) ([]Event, error) {
 
 func match(ctx context.Context, q *eventsdb.Queries, f Filter, p Page) ([]int64, error) {
 	s := everywhere
-	if p.Newest {
-		if p.After != 0 {
-			s.upTo = p.After - 1
-		}
-		return q.MatchNewest(ctx, eventsdb.MatchNewestParams(f.params(s, p.Limit)))
+	switch {
+	case p.After == nil:
+	case p.Newest && *p.After == math.MinInt64: // nothing is below it
+		return nil, nil
+	case p.Newest:
+		s.upTo = *p.After - 1
+	default:
+		s.after = *p.After
 	}
-	if p.After != 0 {
-		s.after = p.After
+	if p.Newest {
+		return q.MatchNewest(ctx, eventsdb.MatchNewestParams(f.params(s, p.Limit)))
 	}
 	return q.MatchOldest(ctx, f.params(s, p.Limit))
 }
 
-// Count returns how many events match a filter, counted up to [CountAtMost] + 1.
-func Count(ctx context.Context, db DB, f Filter) (int, error) {
-	if err := f.validate(); err != nil {
-		return 0, fmt.Errorf("count events: %w", err)
+// IDs returns the ids of all events that match a filter, in rising order: what [RedriveAny] or [DiscardAny] then act on, and nothing that
+// has come to match since.
+func IDs(ctx context.Context, db DB, f Filter) ([]int64, error) {
+	if err := f.Validate(); err != nil {
+		return nil, fmt.Errorf("find events: %w", err)
 	}
-	ids, err := queries(db).MatchOldest(ctx, f.params(everywhere, CountAtMost+1))
+	ids, err := queries(db).MatchOldest(ctx, f.params(everywhere, math.MaxInt))
 	if err != nil {
-		return 0, fmt.Errorf("count events: %w", err)
+		return nil, fmt.Errorf("find events: %w", err)
 	}
-	return len(ids), nil
+	return ids, nil
 }

@@ -1,12 +1,13 @@
 package admin
 
 import (
-	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
 )
@@ -14,29 +15,10 @@ import (
 // linesAtOnce is how many events are in memory at a time.
 const linesAtOnce = 20
 
-// KeepLines writes each event to w as a line of JSON: every column of its row, and what became of it at its subscribers. Where w has a
-// method Sync, as an *os.File, that is called before the events are deleted.
+// KeepLines writes each event to w as a line of JSON: every column of its row, and what became of it at its subscribers. Every time is in
+// UTC. For a file use [OpenFile], which also brings it to the disk and cuts off what a failure left behind.
 func KeepLines(w io.Writer) Keep {
-	return func(ctx context.Context, tx pgx.Tx, ids []int64) error {
-		if err := writeLines(ctx, w, tx, ids); err != nil {
-			return err
-		}
-		return sync(w)
-	}
-}
-
-// KeepGzip is [KeepLines], compressed: each call appends a gzip member, which together make one gzip file.
-func KeepGzip(w io.Writer) Keep {
-	return func(ctx context.Context, tx pgx.Tx, ids []int64) error {
-		zip := gzip.NewWriter(w)
-		if err := writeLines(ctx, zip, tx, ids); err != nil {
-			return err
-		}
-		if err := zip.Close(); err != nil {
-			return err
-		}
-		return sync(w)
-	}
+	return func(ctx context.Context, tx pgx.Tx, ids []int64) error { return writeLines(ctx, w, tx, ids) }
 }
 
 func writeLines(ctx context.Context, w io.Writer, tx pgx.Tx, ids []int64) error {
@@ -48,18 +30,14 @@ func writeLines(ctx context.Context, w io.Writer, tx pgx.Tx, ids []int64) error 
 		if err != nil {
 			return err
 		}
+		if len(lines) != len(some) {
+			return fmt.Errorf("%d of %d events can be read", len(lines), len(some))
+		}
 		for _, line := range lines {
 			if _, err := w.Write(append(line, '\n')); err != nil {
 				return err
 			}
 		}
-	}
-	return nil
-}
-
-func sync(w io.Writer) error {
-	if s, ok := w.(interface{ Sync() error }); ok {
-		return s.Sync()
 	}
 	return nil
 }
@@ -71,16 +49,37 @@ func KeepTable(table pgx.Identifier) Keep {
 	return func(ctx context.Context, tx pgx.Tx, ids []int64) error {
 		var there bool
 		if err := tx.QueryRow(ctx, "SELECT to_regclass($1) IS NOT NULL", name).Scan(&there); err != nil {
-			return err
+			return tableError(name, err)
 		}
 		if !there { // asked before, since IF NOT EXISTS needs the right to create also where it does not
 			_, err := tx.Exec(ctx, "CREATE TABLE "+name+" (id BIGINT NOT NULL, event JSONB NOT NULL, "+
 				"kept_at TIMESTAMPTZ NOT NULL DEFAULT now(), kept_by TEXT NOT NULL DEFAULT session_user)")
 			if err != nil {
-				return fmt.Errorf("make table %s: %w", name, err)
+				return tableError(name, err)
 			}
 		}
-		_, err := tx.Exec(ctx, "INSERT INTO "+name+" (id, event) SELECT (l.line ->> 'id')::bigint, l.line FROM ("+eventsdb.EventLines+") l", ids)
+		inserted, err := tx.Exec(ctx, "INSERT INTO "+name+" (id, event) SELECT (l.line ->> 'id')::bigint, l.line FROM ("+eventsdb.EventLines+") l", ids)
+		if err != nil {
+			return tableError(name, err)
+		}
+		if n := inserted.RowsAffected(); n != int64(len(ids)) { // a trigger or a rule has dropped some
+			return fmt.Errorf("table %s took %d of %d events: look at its triggers and rules", name, n, len(ids))
+		}
+		return nil
+	}
+}
+
+// tableError says what is wrong with a table that is to keep events, where the database does not.
+func tableError(name string, err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
 		return err
 	}
+	switch pg.Code {
+	case "3F000": // invalid_schema_name
+		return fmt.Errorf("table %s cannot be made: %w", name, err)
+	case "42703", "42804", "23502", "42809": // undefined_column, datatype_mismatch, not_null_violation, wrong_object_type
+		return fmt.Errorf("%s is not a table of kept events, which has the columns id BIGINT and event JSONB, and can fill the others (%w)", name, err)
+	}
+	return fmt.Errorf("table %s: %w", name, err)
 }

@@ -17,6 +17,8 @@ type Redriven struct {
 	// Overtaken has the events that go out after later ones of their aggregate: by id, how many of those were published, among the
 	// next [Next].
 	Overtaken map[int64]int64
+	// Waiting has the events that are not tried yet, since an earlier one of their aggregate is in retry: by id, the id of that one.
+	Waiting map[int64]int64
 }
 
 // Next is how many of the next events of an aggregate [Redriven] looks at.
@@ -33,14 +35,15 @@ func Redrive(ctx context.Context, db DB, ids []int64) (Redriven, error) {
 	return done, nil
 }
 
-// RedriveAll is [Redrive] for the dead letters that match a filter, whatever its State, and are there when it begins. It works
-// in batches, a transaction each: what it returns has been done, also after an error.
-func RedriveAll(ctx context.Context, db DB, f Filter) (Redriven, error) {
-	done := Redriven{Overtaken: make(map[int64]int64)}
-	err := each(ctx, db, f, func(ids []int64) error {
+// RedriveAny is [Redrive] for those of some events that are dead letters, as [IDs] has found them. It works in batches, a
+// transaction each: what it returns has been done, also after an error.
+func RedriveAny(ctx context.Context, db DB, ids []int64) (Redriven, error) {
+	done := Redriven{Overtaken: make(map[int64]int64), Waiting: make(map[int64]int64)}
+	err := inBatches(ids, func(ids []int64) error {
 		part, err := redrive(ctx, db, ids, false)
 		done.Events += part.Events
 		maps.Copy(done.Overtaken, part.Overtaken)
+		maps.Copy(done.Waiting, part.Waiting)
 		return err
 	})
 	if err != nil {
@@ -63,9 +66,16 @@ func redrive(ctx context.Context, db DB, ids []int64, all bool) (done Redriven, 
 		if err != nil {
 			return err
 		}
-		done = Redriven{Events: int(n), Overtaken: make(map[int64]int64, len(overtaken))}
+		waiting, err := q.HeldBack(ctx, dead)
+		if err != nil {
+			return err
+		}
+		done = Redriven{Events: int(n), Overtaken: make(map[int64]int64, len(overtaken)), Waiting: make(map[int64]int64, len(waiting))}
 		for _, o := range overtaken {
 			done.Overtaken[o.ID] = o.Later
+		}
+		for _, w := range waiting {
+			done.Waiting[w.ID] = w.BlockedBy
 		}
 		return q.Notify(ctx, eventsdb.NotifyParams{Channel: pgnames.RetryChannel})
 	})

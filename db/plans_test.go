@@ -155,6 +155,9 @@ var ofOperator = []question{
 	{"Surroundings", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.Surroundings(ctx, eventsdb.SurroundingsParams{ID: dead, Bound: 20}))
 	}, []string{"outbox_aggregate_idx", "outbox_pkey", "outbox_retry_aggregate_idx", "outbox_unpublished_aggregate_idx"}, 400},
+	{"HeldBack", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.HeldBack(ctx, ids(dead, 50)))
+	}, []string{"outbox_pkey", "outbox_retry_aggregate_idx"}, 800},
 	{"LaterPublished", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.LaterPublished(ctx, eventsdb.LaterPublishedParams{Ids: ids(dead, 50), Bound: 20}))
 	}, []string{"outbox_aggregate_idx", "outbox_pkey"}, 2500},

@@ -24,7 +24,7 @@ import (
 	"github.com/seed-9a365b49/outbox/migrations"
 )
 
-// documentedSQL returns the SQL of docs/roles.md by the headings that it stands under.
+// documentedSQL returns the SQL of docs/roles.md by the headings that it stands under; a second block under one is "HEADING, 2".
 func documentedSQL(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../docs/roles.md")
@@ -34,8 +34,11 @@ func documentedSQL(t *testing.T) map[string]string {
 	blocks := map[string]string{}
 	for _, section := range strings.Split(string(text), "\n## ")[1:] {
 		heading, body, _ := strings.Cut(section, "\n")
-		for _, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(body, -1) {
-			blocks[heading] += block[1]
+		for i, block := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(body, -1) {
+			if i > 0 {
+				heading = fmt.Sprintf("%s, %d", heading, i+1)
+			}
+			blocks[heading] = block[1]
 		}
 	}
 	return blocks
@@ -70,8 +73,6 @@ func denied(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-// schemaOfOperator is documented under "Operator", and an administrator's to say.
-const schemaOfOperator = "CREATE SCHEMA ops AUTHORIZATION outbox_operator;\n"
 
 func TestRoles(t *testing.T) {
 	t.Parallel()
@@ -88,8 +89,8 @@ func TestRoles(t *testing.T) {
 		t.Fatalf("the owner cannot make the audit's table: %v", err)
 	}
 	exec(t, ofOwner, "REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA events FROM PUBLIC") // as some databases do
-	exec(t, ofOwner, documented["Publisher"], documented["Worker"], strings.TrimSuffix(documented["Operator"], schemaOfOperator), documented["Audit"])
-	exec(t, as(t, server, database, "postgres", ""), schemaOfOperator)
+	exec(t, ofOwner, documented["Publisher"], documented["Publisher, 2"], documented["Worker"], documented["Operator"], documented["Audit"])
+	exec(t, as(t, server, database, "postgres", ""), documented["Operator, 2"])
 	publisher := as(t, server, database, "outbox_publisher", "")
 	worker := as(t, server, database, "outbox_worker", pgnames.OwnerApplication)
 	operator := as(t, server, database, "outbox_operator", "")
@@ -247,18 +248,33 @@ func TestRoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		exec(t, ofOwner, fmt.Sprintf("UPDATE events.outbox SET retry_count = 10, next_retry_at = 'infinity' WHERE id IN (%d, %d)", id, publish()))
+		found := func() []int64 {
+			return must(admin.IDs(ctx, operator, admin.Filter{State: admin.Dead, NewerThan: time.Hour}))(t)
+		}
 		if _, err := admin.Show(ctx, operator, id); err != nil {
 			t.Error(err)
 		}
 		if done, err := admin.Redrive(ctx, operator, []int64{id}); err != nil || done.Events != 1 {
 			t.Errorf("redriven: %+v, %v", done, err)
 		}
-		if n, err := admin.DiscardAll(ctx, operator, admin.Filter{NewerThan: time.Hour}, admin.KeepLines(io.Discard)); err != nil || n == 0 {
+		if n, err := admin.DiscardAny(ctx, operator, found(), admin.KeepLines(io.Discard)); err != nil || n == 0 {
 			t.Errorf("discarded: %d, %v", n, err)
 		}
 		exec(t, ofOwner, fmt.Sprintf("UPDATE events.outbox SET retry_count = 10, next_retry_at = 'infinity' WHERE id = %d", publish()))
-		if n, err := admin.DiscardAll(ctx, operator, admin.Filter{NewerThan: time.Hour}, admin.KeepTable(pgx.Identifier{"ops", "discarded"})); err != nil || n == 0 {
+		if n, err := admin.DiscardAny(ctx, operator, found(), admin.KeepTable(pgx.Identifier{"ops", "discarded"})); err != nil || n == 0 {
 			t.Errorf("discarded into a table: %d, %v", n, err)
+		}
+		exec(t, ofOwner, `INSERT INTO events.outbox OVERRIDING SYSTEM VALUE
+			SELECT (jsonb_populate_record(NULL::events.outbox, event)).* FROM ops.discarded ORDER BY kept_at DESC LIMIT 1`)
+		if _, err := migrations.Status(ctx, operator.Config()); err != nil {
+			t.Error(err)
+		}
+		if n := value[int](t, operator, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'outbox_worker' AND query LIKE '%outbox%'"); n == 0 {
+			t.Error("the operator does not see what the worker does")
+		}
+		hanging := as(t, server, database, "outbox_publisher", "")
+		if !value[bool](t, operator, fmt.Sprintf("SELECT pg_terminate_backend(%d)", hanging.PgConn().PID())) {
+			t.Error("the operator cannot end a session")
 		}
 		if n := must(eventsdb.New(operator).ArchiveOldOutboxEvents(ctx, 0))(t); n == 0 {
 			t.Error("archived nothing")

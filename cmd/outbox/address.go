@@ -204,7 +204,7 @@ func explainPrivilege(err error, user string) error {
 	if _, connecting := errors.AsType[*pgconn.ConnectError](err); connecting {
 		return err
 	}
-	return explain(err, `user %q lacks a privilege (%s): see docs/roles.md, or use the role that migrated`, user, pg.Message)
+	return explain(err, `user %q lacks a privilege (%s): see docs/roles.md for what each role needs`, user, pg.Message)
 }
 
 // refusal says why there is no connection, and what to do.

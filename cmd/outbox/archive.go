@@ -41,15 +41,22 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 			}
 			o.Only = audit.Recorded
 		}
-		if to.value != "" && !dryRun {
-			keep, closeKeep, openErr := to.open(a.stdout)
+		if dryRun {
+			if err := to.try(ctx, a, conn); err != nil {
+				return nothingChanged(ctx, err)
+			}
+		} else if to.value != "" {
+			keep, closeKeep, openErr := to.open(a)
 			if openErr != nil {
-				return openErr
+				return nothingChanged(ctx, openErr)
 			}
 			defer func() { err = errors.Join(err, closeKeep()) }()
 			o.Keep = keep
 		}
 		archived, archiveErr := admin.Archive(ctx, conn, o)
+		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) {
+			archiveErr = nothingChanged(ctx, archiveErr)
+		}
 		return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))
 	})
 	cmd.Flags().Var(&olderThan, "older-than", "delete what was published longer ago than this")

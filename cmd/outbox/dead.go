@@ -18,9 +18,11 @@ import (
 	"text/tabwriter"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-9a365b49/outbox/admin"
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
 )
 
 func newDeadCommand(a *app) *cobra.Command {
@@ -168,9 +170,10 @@ func (s *selection) add(cmd *cobra.Command) {
 	s.db.add(cmd)
 }
 
-// chosen is a selection that has been checked: ids, or a filter.
+// chosen is a selection that has been checked.
 type chosen struct {
-	ids    []int64
+	ids    []int64 // given, or found by the filter
+	given  bool
 	filter admin.Filter
 }
 
@@ -186,11 +189,18 @@ func (s *selection) choose(cmd *cobra.Command, args []string) (chosen, error) {
 	case len(args) == 0 && !s.all:
 		err = errors.Join(err, usageErrorf("which ones? give ids, or --all: see `%s --help`", cmd.CommandPath()))
 	}
-	return chosen{slices.Compact(slices.Sorted(slices.Values(ids))), filter}, err
+	return chosen{slices.Compact(slices.Sorted(slices.Values(ids))), len(ids) > 0, filter}, err
 }
 
-// acting makes cmd do something to dead letters after it has asked; verb is what it asks.
-func acting(a *app, cmd *cobra.Command, s *selection, verb string, act func(ctx context.Context, conn *pgx.Conn, c chosen) error) *cobra.Command {
+// action is what a command does to dead letters.
+type action struct {
+	verb string                                                           // what it asks
+	try  func(ctx context.Context, conn *pgx.Conn) error                  // looks whether it can; in a dry run only
+	act  func(ctx context.Context, conn *pgx.Conn, c chosen) (int, error) // returns how many it was done to
+}
+
+// acting makes cmd do something to dead letters after it has asked: to those that it has counted, and to no others.
+func acting(a *app, cmd *cobra.Command, s *selection, do action) *cobra.Command {
 	s.add(cmd)
 	cmd.Args = cobra.ArbitraryArgs
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -202,19 +212,23 @@ func acting(a *app, cmd *cobra.Command, s *selection, verb string, act func(ctx 
 		if err := errors.Join(err, addrErr); err != nil {
 			return err
 		}
-		return a.onOutbox(cmd.Context(), addr, "dead-"+strings.ToLower(verb), 0, func(ctx context.Context, conn *pgx.Conn) error {
-			n, err := c.count(ctx, conn)
-			if err != nil {
-				return nothingChanged(err)
-			}
-			if n == 0 {
-				return a.printf("no dead letters match: nothing to do\n")
+		began, n := false, 0
+		err = a.onOutbox(cmd.Context(), addr, "dead-"+strings.ToLower(do.verb), 0, func(ctx context.Context, conn *pgx.Conn) error {
+			began = true
+			if err := c.find(ctx, conn); err != nil {
+				return err
 			}
 			if s.dryRun {
-				return a.printf("%s %s would be affected; nothing was changed\n", atMost(n), deadLetters(n))
+				if err := do.try(ctx, conn); err != nil {
+					return err
+				}
+				return a.printf("%s would be affected; nothing was changed\n", deadLetters(len(c.ids)))
+			}
+			if len(c.ids) == 0 {
+				return a.printf("no dead letters match: nothing to do\n")
 			}
 			if !s.yes {
-				yes, err := a.ask(ctx, fmt.Sprintf("%s %s %s at %s?", verb, atMost(n), deadLetters(n), addr.server()))
+				yes, err := a.ask(ctx, fmt.Sprintf("%s %s in database %q at %s?", do.verb, deadLetters(len(c.ids)), addr.database(), addr.server()))
 				if err != nil {
 					return err
 				}
@@ -222,30 +236,43 @@ func acting(a *app, cmd *cobra.Command, s *selection, verb string, act func(ctx 
 					return a.printf("nothing was changed\n")
 				}
 			}
-			return nothingChanged(act(ctx, conn, c))
+			n, err = do.act(ctx, conn, c)
+			return err
 		})
+		if began && n == 0 {
+			err = nothingChanged(cmd.Context(), err)
+		}
+		return err
 	}
 	return cmd
 }
 
-// count says how many dead letters are meant. Of ids, all have to be dead letters.
-func (c chosen) count(ctx context.Context, conn *pgx.Conn) (int64, error) {
-	if len(c.ids) > 0 {
-		return int64(len(c.ids)), admin.CheckDead(ctx, conn, c.ids)
+// find finds the dead letters that match the filter, or makes sure that the ids are dead letters.
+func (c *chosen) find(ctx context.Context, conn *pgx.Conn) (err error) {
+	if c.given {
+		return admin.CheckDead(ctx, conn, c.ids)
 	}
-	n, err := admin.Count(ctx, conn, c.filter)
-	return int64(n), err
-}
-
-// nothingChanged says so where ids were wrong.
-func nothingChanged(err error) error {
-	if wrong, ok := errors.AsType[*admin.NotDeadError](err); ok {
-		return explain(err, "%v: nothing was changed", wrong)
-	}
+	c.ids, err = admin.IDs(ctx, conn, c.filter)
 	return err
 }
 
-func deadLetters(n int64) string { return oneOrMany(int(n), "dead letter", "dead letters") }
+// nothingChanged adds to an error that nothing was changed.
+func nothingChanged(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if wrong, ok := errors.AsType[*admin.NotDeadError](err); ok {
+		err = wrong // says it all
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "55P03" { // lock_not_available
+		return explain(err, "another session keeps one of the events locked (outbox status; docs/operations.md, \"Cannot mark\"): nothing was changed")
+	}
+	return fmt.Errorf("%w: nothing was changed", err)
+}
+
+func deadLetters(n int) string {
+	return fmt.Sprintf("%d %s", n, oneOrMany(n, "dead letter", "dead letters"))
+}
 
 // ask asks a person; only yes is yes.
 func (a *app) ask(ctx context.Context, question string) (bool, error) {
@@ -275,7 +302,7 @@ func (a *app) logged(conn *pgx.Conn, c chosen, did string, n int) {
 	log := newLogger(a.stderr, "info", "auto")
 	line := log.Info().Int("events", n).Str("database", conn.Config().Database).Str("database_user", conn.Config().User).
 		Str("by", name+"@"+host)
-	if len(c.ids) > 0 {
+	if c.given {
 		line = line.Ints64("event_ids", c.ids[:min(100, len(c.ids))])
 	}
 	line.Msg(did)
@@ -290,43 +317,88 @@ func newDeadRetryCommand(a *app) *cobra.Command {
 it fails it is dead again. Until then it holds back the later events of its aggregate. If later events of the
 aggregate were published already, this one goes out after them: that is said at the end.
 
-Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a
-time.`,
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags when it asks are
+taken, 500 at a time.`,
 		Example: `  outbox dead retry 4711 4712
   outbox dead retry --all --type InvoicePaid --error-contains timeout --dry-run
   outbox dead retry --all --yes`,
 	}
-	return acting(a, cmd, &s, "Retry", func(ctx context.Context, conn *pgx.Conn, c chosen) error {
-		redrive := func() (admin.Redriven, error) { return admin.RedriveAll(ctx, conn, c.filter) }
-		if len(c.ids) > 0 {
-			redrive = func() (admin.Redriven, error) { return admin.Redrive(ctx, conn, c.ids) }
-		}
-		done, err := redrive()
-		if done.Events > 0 {
+	return acting(a, cmd, &s, action{
+		verb: "Retry",
+		try:  func(context.Context, *pgx.Conn) error { return nil },
+		act: func(ctx context.Context, conn *pgx.Conn, c chosen) (int, error) {
+			redrive := admin.RedriveAny
+			if c.given {
+				redrive = admin.Redrive
+			}
+			done, err := redrive(ctx, conn, c.ids)
+			if done.Events == 0 && err != nil {
+				return 0, err
+			}
 			a.logged(conn, c, "dead_letters_redriven", done.Events)
-		}
-		return errors.Join(err, a.writeRedriven(done))
+			idle, workerErr := nobodyDelivers(ctx, conn)
+			return done.Events, errors.Join(err, a.writeRedriven(done, others(c, done.Events, err), idle), workerErr)
+		},
 	})
 }
 
-// overtakenShown is how many events are named.
-const overtakenShown = 10
+// others is to how many of the chosen it was not done, though nothing failed.
+func others(c chosen, done int, err error) int {
+	if err != nil {
+		return 0
+	}
+	return len(c.ids) - done
+}
 
-func (a *app) writeRedriven(done admin.Redriven) error {
+// nobodyDelivers tells whether no worker is connected.
+func nobodyDelivers(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	var s status
+	err := s.readWorkers(ctx, eventsdb.New(conn))
+	return err == nil && s.Owner == nil, err
+}
+
+// namedAtMost is how many events are named.
+const namedAtMost = 10
+
+// writeRedriven says what was done, and what will come of it. Some events were no dead letters any more.
+func (a *app) writeRedriven(done admin.Redriven, others int, idle bool) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %s tried again\n", done.Events, oneOrMany(done.Events, "dead letter is", "dead letters are"))
-	ids := slices.Sorted(maps.Keys(done.Overtaken))
-	for _, id := range ids[:min(overtakenShown, len(ids))] {
-		n, more := done.Overtaken[id], ""
+	fmt.Fprintf(&b, "%s tried again%s\n", deadLettersAre(done.Events), notDead(others))
+	named(&b, done.Overtaken, func(id, n int64) string {
+		more := ""
 		if n == admin.Next {
 			more = " or more"
 		}
-		fmt.Fprintf(&b, "event %d goes out after %d%s later %s of its aggregate\n", id, n, more, oneOrMany(int(n), "event", "events"))
-	}
-	if n := len(ids) - overtakenShown; n > 0 {
-		fmt.Fprintf(&b, "and so do %d more\n", n)
+		return fmt.Sprintf("event %d goes out after %d%s later %s of its aggregate", id, n, more, oneOrMany(int(n), "event", "events"))
+	})
+	named(&b, done.Waiting, func(id, earlier int64) string {
+		return fmt.Sprintf("event %d waits for event %d of its aggregate, which is in retry: see `outbox dead show %d`", id, earlier, earlier)
+	})
+	if idle {
+		b.WriteString("no worker is connected: they wait for one\n")
 	}
 	return a.printf("%s", b.String())
+}
+
+// named writes a line for each of the first events, and one for the rest.
+func named(b *strings.Builder, events map[int64]int64, line func(id, of int64) string) {
+	ids := slices.Sorted(maps.Keys(events))
+	for _, id := range ids[:min(namedAtMost, len(ids))] {
+		fmt.Fprintln(b, line(id, events[id]))
+	}
+	if n := len(ids) - namedAtMost; n > 0 {
+		fmt.Fprintf(b, "and so %s %d more\n", oneOrMany(n, "does", "do"), n)
+	}
+}
+
+func deadLettersAre(n int) string { return deadLetters(n) + oneOrMany(n, " is", " are") }
+
+// notDead says how many were meant and left alone, since somebody else was quicker.
+func notDead(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; %d %s no dead %s any more", n, oneOrMany(n, "is", "are"), oneOrMany(n, "letter", "letters"))
 }
 
 func oneOrMany(n int, one, many string) string {
@@ -349,32 +421,37 @@ func newDeadDiscardCommand(a *app) *cobra.Command {
   -                the same, on standard output
   table:S.T        inserted into table T of schema S, in the same transaction; it is made if it is not there
 
-Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags are taken, 500 at a
-time: after an error the file can have some that were not deleted.`,
+Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags when it asks are
+taken, 500 at a time. After an error a file can have some that were not deleted; what it has can always be read. One that
+holds something else, or that another command is writing to, is refused.`,
 		Example: `  outbox dead discard 4711 --to discarded.ndjson
   outbox dead discard --all --type InvoicePaid --older-than 720h --to table:ops.discarded_events
   gunzip -c discarded.ndjson.gz | jq -r .event_type | sort | uniq -c`,
 	}
 	cmd.Flags().Var(&to, "to", "where to keep a copy: `FILE.ndjson`, FILE.ndjson.gz, - or table:SCHEMA.TABLE; required")
 	onlyAsFlags(cmd.Flags(), "to")
-	cmd = acting(a, cmd, &s, "Discard", func(ctx context.Context, conn *pgx.Conn, c chosen) (err error) {
-		keep, closeKeep, err := to.open(a.stdout)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, closeKeep()) }()
-		discard := func() (int, error) { return admin.DiscardAll(ctx, conn, c.filter, keep) }
-		if len(c.ids) > 0 {
-			discard = func() (int, error) { return admin.Discard(ctx, conn, c.ids, keep) }
-		}
-		n, err := discard()
-		if n > 0 {
-			a.logged(conn, c, "dead_letters_discarded", n)
-		}
-		if err == nil && to.value != "-" {
-			err = a.printf("%d %s discarded; kept in %s\n", n, oneOrMany(n, "dead letter is", "dead letters are"), to.value)
-		}
-		return err
+	cmd = acting(a, cmd, &s, action{
+		verb: "Discard",
+		try:  func(ctx context.Context, conn *pgx.Conn) error { return to.try(ctx, a, conn) },
+		act: func(ctx context.Context, conn *pgx.Conn, c chosen) (n int, err error) {
+			keep, closeKeep, err := to.open(a)
+			if err != nil {
+				return 0, err
+			}
+			defer func() { err = errors.Join(err, closeKeep()) }()
+			discard := admin.DiscardAny
+			if c.given {
+				discard = admin.Discard
+			}
+			n, err = discard(ctx, conn, c.ids, keep)
+			if n > 0 {
+				a.logged(conn, c, "dead_letters_discarded", n)
+			}
+			if to.value != "-" && (n > 0 || err == nil) {
+				err = errors.Join(err, a.printf("%s discarded, and kept in %s%s\n", deadLettersAre(n), to.value, notDead(others(c, n, err))))
+			}
+			return n, err
+		},
 	})
 	run := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

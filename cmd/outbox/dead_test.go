@@ -131,11 +131,26 @@ func TestDeadRetry(t *testing.T) {
 		die(t, db, "boom", ids[0])
 		startWorker(t, db, "--sink", "discard")
 		eventually(t, db, 1, "SELECT count(*)::int FROM events.outbox WHERE published_at IS NOT NULL")
+		outboxOn(t, db, "dead", "retry", fmt.Sprint(ids[0]), "--dry-run").succeeds(t)
 		o := outboxOn(t, db, "dead", "retry", fmt.Sprint(ids[0]), "--yes").logs(t, "dead_letters_redriven")
 		if want := fmt.Sprintf("1 dead letter is tried again\nevent %d goes out after 1 later event of its aggregate\n", ids[0]); o.stdout != want {
 			t.Errorf("%q, want %q", o.stdout, want)
 		}
 		eventually(t, db, 2, "SELECT count(*)::int FROM events.outbox WHERE published_at IS NOT NULL")
+	})
+	t.Run("it says what will not be tried yet, and why", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		ids := insert(t, db, 2)
+		execSQL(t, db, "UPDATE events.outbox SET aggregate_id = $1", uuid.UUID{1})
+		execSQL(t, db, "UPDATE events.outbox SET retry_count = 1, next_retry_at = now() + interval '1 hour' WHERE id = $1", ids[0])
+		die(t, db, "boom", ids[1])
+		o := outboxOn(t, db, "dead", "retry", "--all", "--yes").logs(t, "dead_letters_redriven")
+		want := fmt.Sprintf("1 dead letter is tried again\nevent %d waits for event %[2]d of its aggregate, which is in retry: see `outbox dead show %[2]d`\n"+
+			"no worker is connected: they wait for one\n", ids[1], ids[0])
+		if o.stdout != want {
+			t.Errorf("%q, want %q", o.stdout, want)
+		}
 	})
 	t.Run("all that match", func(t *testing.T) {
 		t.Parallel()
@@ -179,6 +194,8 @@ func TestDeadRetry(t *testing.T) {
 			"99999999999999999999 --yes":                    "is not the id of an event",
 			"--all --aggregate invoice/x --yes --dry-run":   "is not TYPE/ID",
 			"--all --yes --newer-than never --type Deleted": "is not a duration",
+			"--all --yes --newer-than 1h --older-than 1h":   "nothing is both older than 1h0m0s and newer than 1h0m0s",
+			"--all --yes --type \xff":                       "is not UTF-8",
 		} {
 			code := exitUsage
 			if strings.Contains(want, "event ") && strings.Contains(want, "changed") || strings.Contains(want, "is pending") {
@@ -194,8 +211,12 @@ func TestDeadRetry(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
 		die(t, db, "boom", insert(t, db, 1)...)
-		o := execute(t, "", []string{"DATABASE_URL=" + db.URL, "OUTBOX_ALL=true", "OUTBOX_YES=true"}, "dead", "retry")
-		o.fails(t, exitUsage, "which ones?")
+		for _, variable := range []string{"OUTBOX_YES=true", "OUTBOX_TYPE=InvoicePaid", "OUTBOX_OLDER_THAN=1h"} {
+			name, _, _ := strings.Cut(variable, "=")
+			execute(t, "", []string{"DATABASE_URL=" + db.URL, variable}, "dead", "retry", "--all").fails(t, exitUsage, name+" is set, and --", "counts only as a flag")
+		}
+		execute(t, "", []string{"DATABASE_URL=" + db.URL, "OUTBOX_ALL=true"}, "dead", "retry").fails(t, exitUsage, "OUTBOX_ALL is set")
+		execute(t, "", []string{"DATABASE_URL=" + db.URL, "OUTBOX_TYPE=Lost"}, "dead", "list", "--type", "InvoicePaid").succeeds(t)
 	})
 }
 
@@ -208,8 +229,30 @@ func TestDeadDiscard(t *testing.T) {
 
 	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes").fails(t, exitUsage, "where to keep a copy?")
 	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", "table:lost").fails(t, exitUsage, "is not table:SCHEMA.TABLE")
-	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", filepath.Join(path, "nowhere")).fails(t, exitFailure, "cannot write to", "nothing was changed")
-	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", "table:lost.events").fails(t, exitFailure, `schema "lost" does not exist`)
+	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", filepath.Join(path, "nowhere")).fails(t, exitFailure, "cannot keep events in", "nothing was changed")
+	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", "table:lost.events").fails(t, exitFailure, `schema "lost" does not exist`, "nothing was changed")
+	for name, to := range map[string]string{
+		"not a regular file":    os.DevNull,
+		"something else":        filepath.Join(t.TempDir(), "diary.txt"),
+		"nothing was changed":   "table:pg_catalog.pg_class",
+		"names of up to 63 byt": "table:public." + strings.Repeat("x", 64),
+	} {
+		if name == "something else" {
+			if err := os.WriteFile(to, []byte("dear diary"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, confirm := range []string{"--yes", "--dry-run"} {
+			if o := outboxOn(t, db, "dead", "discard", "--all", confirm, "--to", to); o.code == exitClean || strings.Count(o.stderr, "\n") != 1 || !strings.Contains(o.stderr, name) {
+				t.Errorf("%s to %s: %+v", confirm, to, o)
+			}
+		}
+	}
+	outboxOn(t, db, "dead", "discard", "--all", "--dry-run", "--to", path).succeeds(t)
+	outboxOn(t, db, "dead", "discard", "--all", "--dry-run", "--to", "table:public.discarded").succeeds(t)
+	if _, err := os.Stat(path); err == nil || query[bool](t, db, "SELECT to_regclass('public.discarded') IS NOT NULL") {
+		t.Error("a dry run has left something behind")
+	}
 	if n := query[int](t, db, "SELECT count(*) FROM events.outbox"); n != 4 {
 		t.Fatalf("%d events are left, want all", n)
 	}

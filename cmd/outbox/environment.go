@@ -12,7 +12,7 @@ import (
 const environmentHelp = `{{if .HasAvailableFlags}}
 Environment:
   A flag can also be given by a variable, --connect-timeout by OUTBOX_CONNECT_TIMEOUT. The flag wins; an empty
-  variable is as good as none.
+  variable is as good as none. What belongs to one call has no variable: --yes, --all, --to, a filter and the like.
 {{end}}`
 
 const variablePrefix = "OUTBOX_"
@@ -21,7 +21,8 @@ const variablePrefix = "OUTBOX_"
 const flagOnly = "outbox_flag_only"
 
 // onlyAsFlags keeps the environment away from flags that belong to one call, such as the confirmation of a
-// deletion: a variable that was left behind must not give it.
+// deletion: a variable that was left behind must not give it. One that is set is refused: a filter passed over in silence would take
+// more than was meant.
 func onlyAsFlags(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if err := flags.SetAnnotation(name, flagOnly, nil); err != nil {
@@ -51,7 +52,11 @@ func (a *app) readEnvironment(cmd *cobra.Command) error {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		_, excluded := f.Annotations[flagOnly]
 		value := a.environment[variableOf(f.Name)]
-		if f.Changed || excluded || value == "" || f.Name == "help" {
+		if f.Changed || value == "" || f.Name == "help" {
+			return
+		}
+		if excluded {
+			errs = append(errs, usageErrorf("%s is set, and --%s counts only as a flag: unset it, and give --%s if it is meant", variableOf(f.Name), f.Name, f.Name))
 			return
 		}
 		if err := cmd.Flags().Set(f.Name, value); err != nil {

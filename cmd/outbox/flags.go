@@ -30,29 +30,32 @@ func (n *number) Set(s string) error {
 	return nil
 }
 
-// eventID is the id of an event; zero is none.
-type eventID int64
+// eventID is the id of an event, or nil.
+type eventID struct{ value *int64 }
 
 // String is empty for none, which help then does not show as a default.
 func (i *eventID) String() string {
-	if *i == 0 {
+	if i.value == nil {
 		return ""
 	}
-	return strconv.FormatInt(int64(*i), 10)
+	return strconv.FormatInt(*i.value, 10)
 }
 func (i *eventID) Type() string { return "ID" }
 
-func (i *eventID) Set(s string) (err error) {
-	*i, err = parseID(s)
+func (i *eventID) Set(s string) error {
+	id, err := parseID(s)
+	if err == nil {
+		i.value = &id
+	}
 	return err
 }
 
-func parseID(s string) (eventID, error) {
+func parseID(s string) (int64, error) {
 	id, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
 		return 0, fmt.Errorf("%s is not the id of an event, which is a whole number", quoteValue(s))
 	}
-	return eventID(id), nil
+	return id, nil
 }
 
 // duration is a time greater than zero.

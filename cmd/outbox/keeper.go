@@ -1,11 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -22,12 +21,15 @@ type keeper struct {
 func (k *keeper) String() string { return k.value }
 func (k *keeper) Type() string   { return "place" }
 
+// longestName is how many bytes of a table's name PostgreSQL keeps.
+const longestName = 63
+
 func (k *keeper) Set(s string) error {
 	name, table := strings.CutPrefix(s, "table:")
 	if table {
 		schema, name, found := strings.Cut(name, ".")
-		if !found || schema == "" || name == "" || strings.Contains(name, ".") {
-			return fmt.Errorf("%s is not table:SCHEMA.TABLE", quoteValue(s))
+		if !found || schema == "" || name == "" || strings.Contains(name, ".") || max(len(schema), len(name)) > longestName {
+			return fmt.Errorf("%s is not table:SCHEMA.TABLE, with names of up to %d bytes", quoteValue(s), longestName)
 		}
 		k.table = pgx.Identifier{schema, name}
 	} else if s == "" {
@@ -38,23 +40,36 @@ func (k *keeper) Set(s string) error {
 }
 
 // open returns what keeps events there. close has to be called after it.
-func (k *keeper) open(stdout io.Writer) (keep admin.Keep, close func() error, err error) {
+func (k *keeper) open(a *app) (keep admin.Keep, close func() error, err error) {
 	nothing := func() error { return nil }
 	switch {
 	case k.table != nil:
 		return admin.KeepTable(k.table), nothing, nil
 	case k.value == "-":
-		return admin.KeepLines(struct{ io.Writer }{stdout}), nothing, nil // without its Sync, which a pipe refuses
+		return admin.KeepLines(a.stdout), nothing, nil
 	}
-	file, err := os.OpenFile(k.value, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := admin.OpenFile(k.value)
 	if err != nil {
-		if path, ok := errors.AsType[*fs.PathError](err); ok {
-			err = path.Err
-		}
-		return nil, nil, explain(err, "cannot write to %s (%v): nothing was changed", k.value, err)
+		return nil, nil, explain(err, "cannot keep events in %s: %v", k.value, err)
 	}
-	if strings.HasSuffix(k.value, ".gz") {
-		return admin.KeepGzip(file), file.Close, nil
+	if n := file.Cut(); n > 0 {
+		fmt.Fprintf(a.stderr, "outbox: cut off %d bytes at the end of %s: of a run that was broken off and did not delete their events\n", n, k.value)
 	}
-	return admin.KeepLines(file), file.Close, nil
+	return file.Keep, file.Close, nil
+}
+
+// try returns an error where nothing could be kept there, and leaves no trace.
+func (k *keeper) try(ctx context.Context, a *app, conn *pgx.Conn) error {
+	if k.value == "" {
+		return nil
+	}
+	keep, closeKeep, err := k.open(&app{stdout: io.Discard, stderr: a.stderr})
+	if err != nil {
+		return err
+	}
+	tx, err := conn.Begin(ctx)
+	if err == nil {
+		err = errors.Join(keep(ctx, tx, nil), tx.Rollback(ctx))
+	}
+	return errors.Join(err, closeKeep())
 }

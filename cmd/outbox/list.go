@@ -73,6 +73,9 @@ func (f *filterFlags) filter(cmd *cobra.Command, state admin.State) (admin.Filte
 		}
 		filter.AggregateType, filter.AggregateID = f.aggregate[:i], uuid.NullUUID{UUID: id, Valid: true}
 	}
+	if err := filter.Validate(); err != nil {
+		errs = append(errs, usageErrorf("%w", err))
+	}
 	return filter, errors.Join(errs...)
 }
 
@@ -123,7 +126,7 @@ func listing(a *app, cmd *cobra.Command, state func() admin.State) *cobra.Comman
 			return err
 		}
 		var events []admin.Event
-		p := admin.Page{Limit: int(page.limit) + 1, Newest: page.newest, After: int64(page.after)} // one more tells whether there are more
+		p := admin.Page{Limit: int(page.limit) + 1, Newest: page.newest, After: page.after.value} // one more tells whether there are more
 		err = a.onOutbox(cmd.Context(), addr, "list", listTimeout, func(ctx context.Context, conn *pgx.Conn) (err error) {
 			events, err = admin.List(ctx, conn, filter, p)
 			return err
@@ -256,7 +259,7 @@ func parseIDs(args []string) ([]int64, error) {
 		if err != nil {
 			errs = append(errs, usageErrorf("%w", err))
 		}
-		ids[i] = int64(id)
+		ids[i] = id
 	}
 	return ids, errors.Join(errs...)
 }

@@ -111,7 +111,7 @@ func TestWrongCommandLine(t *testing.T) {
 		{"aggregate id that is no UUID", "publish --aggregate-type a --aggregate-id 7 --type E --data 1", nil, `--aggregate-id: "7" is not a UUID`},
 		{"version zero", "publish --version 0", nil, `--version: "0" is not a whole number`},
 		{"deletion that is not confirmed", "migrate down --all", nil, "every event in it is lost: add --yes to confirm"},
-		{"deletion confirmed by a variable", "migrate down --all", []string{"OUTBOX_YES=true"}, "add --yes to confirm"},
+		{"deletion confirmed by a variable", "migrate down --all", []string{"OUTBOX_YES=true"}, "OUTBOX_YES is set, and --yes counts only as a flag"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

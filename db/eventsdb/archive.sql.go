@@ -76,6 +76,7 @@ func (q *Queries) DeletePublished(ctx context.Context, ids []int64) (int64, erro
 const TryArchive = `-- name: TryArchive :one
 
 SELECT (set_config('statement_timeout', $1::bigint::text, true) IS NOT NULL
+    AND set_config('TimeZone', 'UTC', true) IS NOT NULL
     AND set_config('lock_timeout', $1::bigint::text, true) IS NOT NULL
     AND pg_try_advisory_xact_lock($2::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int))::boolean AS may
 `
@@ -87,7 +88,8 @@ type TryArchiveParams struct {
 
 // Retention: deleting what was published long ago, without reading the table for it. Nothing indexes published_at, but
 // events are published in about the order of their ids, so the archive walks the primary key from its start.
-// Whether this transaction may archive: not while another one does. The limits are this transaction's own.
+// Whether this transaction may archive: not while another one does. The limits, and UTC for the times of what is kept, are this
+// transaction's own.
 func (q *Queries) TryArchive(ctx context.Context, arg TryArchiveParams) (bool, error) {
 	row := q.db.QueryRow(ctx, TryArchive, arg.TimeoutMs, arg.LockKey)
 	var may bool

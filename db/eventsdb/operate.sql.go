@@ -148,6 +148,45 @@ func (q *Queries) EventsByID(ctx context.Context, arg EventsByIDParams) ([]Event
 	return items, nil
 }
 
+const HeldBack = `-- name: HeldBack :many
+SELECT o.id, b.id AS blocked_by
+FROM events.outbox o
+CROSS JOIN LATERAL (
+    SELECT e.id FROM events.outbox e
+    WHERE e.aggregate_type = o.aggregate_type AND e.aggregate_id = o.aggregate_id AND e.id < o.id
+      AND e.published_at IS NULL AND e.next_retry_at < 'infinity' AND e.next_retry_at > now()
+    ORDER BY e.id LIMIT 1) b
+WHERE o.id = ANY ((SELECT $1::bigint[])::bigint[])
+ORDER BY o.id
+`
+
+type HeldBackRow struct {
+	ID        int64
+	BlockedBy int64
+}
+
+// Which of some events wait for an earlier one of their aggregate that is in retry and not due, and for which. Index: outbox_pkey,
+// outbox_retry_aggregate_idx.
+func (q *Queries) HeldBack(ctx context.Context, ids []int64) ([]HeldBackRow, error) {
+	rows, err := q.db.Query(ctx, HeldBack, ids)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	items := []HeldBackRow{}
+	for rows.Next() {
+		var i HeldBackRow
+		if err := rows.Scan(&i.ID, &i.BlockedBy); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const LaterPublished = `-- name: LaterPublished :many
 SELECT o.id, n.later
 FROM events.outbox o
@@ -424,4 +463,14 @@ func (q *Queries) Surroundings(ctx context.Context, arg SurroundingsParams) (Sur
 	var i SurroundingsRow
 	err := row.Scan(&i.BlockedBy, &i.LaterUnpublished, &i.LaterPublished)
 	return i, err
+}
+
+const TuneOperation = `-- name: TuneOperation :exec
+SELECT set_config('lock_timeout', $1::bigint::text, true), set_config('TimeZone', 'UTC', true)
+`
+
+// Settings of this transaction: how long to wait for what somebody else has locked; and UTC, for the times of what is kept.
+func (q *Queries) TuneOperation(ctx context.Context, lockTimeoutMs int64) error {
+	_, err := q.db.Exec(ctx, TuneOperation, lockTimeoutMs)
+	return err
 }

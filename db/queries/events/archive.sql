@@ -2,8 +2,10 @@
 -- events are published in about the order of their ids, so the archive walks the primary key from its start.
 
 -- name: TryArchive :one
--- Whether this transaction may archive: not while another one does. The limits are this transaction's own.
+-- Whether this transaction may archive: not while another one does. The limits, and UTC for the times of what is kept, are this
+-- transaction's own.
 SELECT (set_config('statement_timeout', sqlc.arg(timeout_ms)::bigint::text, true) IS NOT NULL
+    AND set_config('TimeZone', 'UTC', true) IS NOT NULL
     AND set_config('lock_timeout', sqlc.arg(timeout_ms)::bigint::text, true) IS NOT NULL
     AND pg_try_advisory_xact_lock(sqlc.arg(lock_key)::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int))::boolean AS may;
 

@@ -63,6 +63,23 @@ WHERE o.id = ANY ((SELECT sqlc.arg(ids)::bigint[])::bigint[])
 ORDER BY o.id
 FOR UPDATE;
 
+-- name: TuneOperation :exec
+-- Settings of this transaction: how long to wait for what somebody else has locked; and UTC, for the times of what is kept.
+SELECT set_config('lock_timeout', sqlc.arg(lock_timeout_ms)::bigint::text, true), set_config('TimeZone', 'UTC', true);
+
+-- name: HeldBack :many
+-- Which of some events wait for an earlier one of their aggregate that is in retry and not due, and for which. Index: outbox_pkey,
+-- outbox_retry_aggregate_idx.
+SELECT o.id, b.id AS blocked_by
+FROM events.outbox o
+CROSS JOIN LATERAL (
+    SELECT e.id FROM events.outbox e
+    WHERE e.aggregate_type = o.aggregate_type AND e.aggregate_id = o.aggregate_id AND e.id < o.id
+      AND e.published_at IS NULL AND e.next_retry_at < 'infinity' AND e.next_retry_at > now()
+    ORDER BY e.id LIMIT 1) b
+WHERE o.id = ANY ((SELECT sqlc.arg(ids)::bigint[])::bigint[])
+ORDER BY o.id;
+
 -- name: Surroundings :one
 -- What an event means to its aggregate: the event in retry that holds it back, 0 for none; how many later events of the aggregate
 -- wait, and how many were published, counted up to a bound. Index: outbox_retry_aggregate_idx, outbox_unpublished_aggregate_idx,
