@@ -37,9 +37,7 @@ func (a *archiver) run(ctx context.Context) {
 func (a *archiver) once(ctx context.Context) {
 	began := time.Now()
 	archived, err := a.archive(ctx)
-	if ctx.Err() == nil {
-		archived.Log(a.log, err, time.Since(began))
-	}
+	archived.Log(a.log, err, time.Since(began))
 }
 
 // daily is a time of the day.

@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -82,14 +84,20 @@ func TestArchiver(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var owner atomic.Bool
 		var runs atomic.Int64
+		var lines strings.Builder
+		stop := make(chan struct{})
 		a := &archiver{
 			at:    daily{4, 0, time.UTC},
 			owner: owner.Load,
-			archive: func(context.Context) (admin.Archived, error) {
-				runs.Add(1)
-				return admin.Archived{}, errors.New("no route") // it goes on the next day
+			archive: func(ctx context.Context) (admin.Archived, error) {
+				if runs.Add(1) <= 2 {
+					return admin.Archived{}, errors.New("no route") // it goes on the next day
+				}
+				close(stop)
+				<-ctx.Done()
+				return admin.Archived{Events: 13_000}, fmt.Errorf("archive: %w", ctx.Err())
 			},
-			log: zerolog.Nop(),
+			log: zerolog.New(&lines),
 		}
 		done := make(chan struct{})
 		go func() {
@@ -104,8 +112,14 @@ func TestArchiver(t *testing.T) {
 				t.Errorf("after day %d it ran %d times, want %d", day, n, want)
 			}
 		}
+		owner.Store(true)
+		<-stop
 		cancel()
 		<-done
+		if said := strings.Split(lines.String(), "\n"); len(said) != 4 || !strings.Contains(said[0], "archive_failed") ||
+			!strings.Contains(said[2], "archive_stopped") || !strings.Contains(said[2], `"events":13000`) {
+			t.Errorf("it logged %q", said)
+		}
 	})
 }
 

@@ -41,12 +41,19 @@ type sampler struct {
 	sampled  func(admin.Backlog, error)
 }
 
-// run samples until ctx ends.
+// ownerLook is how often a sampler looks whether this worker has become the owner, which costs nothing.
+const ownerLook = time.Second
+
+// run samples until ctx ends, at first when this worker becomes the owner.
 func (s *sampler) run(ctx context.Context) {
-	tick := time.NewTicker(s.interval)
+	tick := time.NewTicker(min(ownerLook, s.interval))
 	defer tick.Stop()
+	var next time.Time
 	for {
-		if s.owner() {
+		if now := time.Now(); !s.owner() {
+			next = now
+		} else if !now.Before(next) {
+			next = now.Add(s.interval)
 			s.once(ctx)
 		}
 		select {

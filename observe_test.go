@@ -36,10 +36,15 @@ func TestSampler(t *testing.T) {
 			defer close(done)
 			s.run(ctx)
 		}()
-		time.Sleep(2 * sampleTimeout) // so that what follows looks in between two of them
+		time.Sleep(2*sampleTimeout + ownerLook/2) // so that what follows looks in between two of them
 		for minute, want := range []int64{0, 1, 2, 2} {
 			owner.Store(minute == 1 || minute == 2)
-			time.Sleep(time.Minute)
+			time.Sleep(ownerLook + sampleTimeout) // it does not wait for the minute to pass
+			synctest.Wait()
+			if n := samples.Load(); n != want {
+				t.Errorf("when minute %d began there were %d samples, want %d", minute, n, want)
+			}
+			time.Sleep(time.Minute - ownerLook - sampleTimeout)
 			synctest.Wait()
 			if n := samples.Load(); n != want || failures.Load() != want {
 				t.Errorf("after minute %d there were %d samples and %d failures, want %d", minute, n, failures.Load(), want)

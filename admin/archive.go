@@ -49,6 +49,8 @@ type Only func(ctx context.Context, tx pgx.Tx, ids []int64) ([]int64, error)
 type Archived struct {
 	Events   int64 // deleted; in a dry run: that would be
 	Withheld int64 // old enough, and not deleted since [ArchiveOptions.Only] left them out
+	// StoppedAt is the id of the event behind which it did not look, since it took what follows for too young; nil: it has looked at all.
+	StoppedAt *int64
 }
 
 // Log writes what an archive did, with the error that [Archive] returned besides, as one line.
@@ -57,6 +59,8 @@ func (a Archived) Log(log zerolog.Logger, err error, took time.Duration) {
 	switch {
 	case errors.Is(err, ErrArchiving):
 		message = "archive_skipped"
+	case errors.Is(err, context.Canceled): // by whoever wanted it so
+		message = "archive_stopped"
 	case err != nil:
 		line, message = log.Error().Err(err), "archive_failed"
 	case a.Withheld > 0:
@@ -64,6 +68,9 @@ func (a Archived) Log(log zerolog.Logger, err error, took time.Duration) {
 	}
 	if a.Withheld > 0 {
 		line = line.Int64("withheld", a.Withheld)
+	}
+	if a.StoppedAt != nil {
+		line = line.Int64("stopped_at_id", *a.StoppedAt)
 	}
 	line.Int64("events", a.Events).Dur("took_ms", took).Msg(message)
 }
@@ -102,7 +109,8 @@ func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, e
 	if err != nil {
 		return archived, fmt.Errorf("archive: %w", err)
 	}
-	for w := (walk{after: math.MinInt64}); !w.done; {
+	w := walk{after: math.MinInt64}
+	for !w.done {
 		n, err := w.step(ctx, db, o)
 		archived.Events += n.Events
 		archived.Withheld += n.Withheld
@@ -114,6 +122,9 @@ func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, e
 				return archived, fmt.Errorf("archive: %w", err)
 			}
 		}
+	}
+	if w.young >= youngRanges {
+		archived.StoppedAt = &w.after
 	}
 	return archived, nil
 }

@@ -69,8 +69,14 @@ func TestArchive(t *testing.T) {
 		series(50, "now() - interval '31 days', NULL")
 		series(200, "now(), NULL")
 		series(1, "now() - interval '31 days', NULL") // out of order, further than ten ranges: for the next time
-		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n.Events != 50 {
-			t.Errorf("archived %v (%v), want 50", n, err)
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n.Events != 50 || n.StoppedAt == nil || *n.StoppedAt != 350 {
+			t.Errorf("archived %v (%v), want 50 up to 350", n, err)
+		}
+		exec(t, db, "TRUNCATE events.outbox CASCADE")
+		series(200, "'infinity', NULL") // no time at all
+		series(1, "now() - interval '31 days', NULL")
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 10, Pause: -1}); err != nil || n.Events != 1 || n.StoppedAt != nil {
+			t.Errorf("archived %v (%v), want 1, of all", n, err)
 		}
 	})
 

@@ -73,7 +73,6 @@ func denied(t *testing.T, conn *pgx.Conn, statements ...string) {
 	}
 }
 
-
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	const database = "postgres"

@@ -49,7 +49,7 @@ func wakesByKind(h outbox.Health) map[string]int64 {
 // What the owner has counted in the database.
 var ofDatabase = []gauge[sample]{
 	of(prometheus.GaugeValue, "pending_events", "Events that are not published and never failed. Counting stops at 100,001.", func(s sample) float64 { return float64(s.Pending) }),
-	of(prometheus.GaugeValue, "oldest_pending_age_seconds", "The age of the oldest of them, from occurred_at, as of the counting; 0 without one.", func(s sample) float64 { return s.OldestPendingAge.Seconds() }),
+	of(prometheus.GaugeValue, "oldest_pending_age_seconds", "The age, from occurred_at, of the one with the lowest id, as of the counting; 0 without one.", func(s sample) float64 { return s.OldestPendingAge.Seconds() }),
 	of(prometheus.GaugeValue, "retrying_events", "Events that failed and are tried again. Counting stops at 100,001.", func(s sample) float64 { return float64(s.Retrying) }),
 	of(prometheus.GaugeValue, "due_events", "Those of them whose time has come.", func(s sample) float64 { return float64(s.Due) }),
 	of(prometheus.GaugeValue, "dead_events", "Dead letters. Counting stops at 100,001.", func(s sample) float64 { return float64(s.Dead) }),

@@ -168,6 +168,8 @@ func (addr *address) explain(err error) error {
 	case ok && pg.Code == "25006": // read_only_sql_transaction
 		return explain(err, "%s is a standby or read-only: connect to the primary (with several hosts in %s, add target_session_attrs=read-write)",
 			addr.server(), addr.source)
+	case ok && pg.Code == "55P03": // lock_not_available
+		return explain(err, "another session keeps events.outbox, or one of its events, locked: \"Cannot mark\" in docs/operations.md finds it")
 	case lostStatement(err):
 		return explain(err, "%s seems to be a transaction pooler, through which prepared statements fail (%s, SQLSTATE %s): add %s to the address in %s",
 			addr.server(), pg.Message, pg.Code, withoutStatements, addr.source)

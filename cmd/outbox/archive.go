@@ -26,6 +26,9 @@ are dead letters.
 It takes 1,000 events at a time, a transaction each, and pauses in between, so that it disturbs nobody. It can be
 stopped at any time; the next one goes on. While another archive is at work it does nothing and ends with exit code 0.
 
+Events are published in about the order of their ids. So it begins with the lowest, and stops where it has met 10,000 or
+so in a row that are too young: what is old behind them is found once they are gone. Then it says where it stopped.
+
 With --require-audit, what has no copy in audit.events stays, and the command says how many and ends with exit code 1.
 
 With --to, events are written there before they are deleted: as ` + "`outbox dead discard`" + ` does.`,
@@ -73,11 +76,19 @@ func (a *app) writeArchived(done admin.Archived, o admin.ArchiveOptions, to stri
 	case errors.Is(err, admin.ErrArchiving) && done.Events == 0:
 		return a.printf("another archive is at work: nothing to do\n")
 	case o.DryRun && err == nil:
-		return a.printf("%s published longer ago than %s; nothing was deleted\n", eventsWere(done.Events), o.Retention)
+		return a.printf("%s published longer ago than %s; nothing was deleted%s\n", eventsWere(done.Events), o.Retention, stoppedAt(done))
 	case to == "-" || done.Events == 0 && (err != nil || done.Withheld > 0): // what was kept is on standard output
 		return err
 	}
-	return errors.Join(err, a.printf("%s deleted\n", eventsWere(done.Events)))
+	return errors.Join(err, a.printf("%s deleted%s\n", eventsWere(done.Events), stoppedAt(done)))
+}
+
+// stoppedAt says that an archive has not looked at all events, and why.
+func stoppedAt(done admin.Archived) string {
+	if done.StoppedAt == nil {
+		return ""
+	}
+	return fmt.Sprintf("; stopped at event %d, since those before it are too young", *done.StoppedAt)
 }
 
 // writeWithheld says how many events had no copy. It is an error, so that a cron job tells somebody.
@@ -85,7 +96,7 @@ func (a *app) writeWithheld(done admin.Archived) error {
 	if done.Withheld == 0 {
 		return nil
 	}
-	return fmt.Errorf("%s not in audit.events and stay: run `outbox audit backfill`", eventsWere(done.Withheld))
+	return fmt.Errorf("%s not in audit.events and %s: run `outbox audit backfill`", eventsWere(done.Withheld), oneOrMany(int(done.Withheld), "stays", "stay"))
 }
 
 func eventsWere(n int64) string { return events(int(n)) + oneOrMany(int(n), " was", " were") }

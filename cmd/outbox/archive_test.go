@@ -33,7 +33,7 @@ func TestArchiveCommand(t *testing.T) {
 		t.Error("a dry run made the file")
 	}
 	left(6)
-	outboxOn(t, db, "archive", "--to", filepath.Join(path, "nowhere")).fails(t, exitFailure, "cannot keep events in")
+	outboxOn(t, db, "archive", "--to", filepath.Join(path, "nowhere.ndjson")).fails(t, exitFailure, "cannot keep events in")
 	outboxOn(t, db, "archive", "--older-than", "30d").fails(t, exitUsage, "is not a duration")
 	left(6)
 

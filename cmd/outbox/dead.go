@@ -18,7 +18,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
 	"github.com/seed-9a365b49/outbox/admin"
@@ -263,9 +262,6 @@ func nothingChanged(ctx context.Context, err error) error {
 	}
 	if wrong, ok := errors.AsType[*admin.NotDeadError](err); ok {
 		err = wrong // says it all
-	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "55P03" { // lock_not_available
-		return explain(err, "another session keeps one of the events locked (outbox status; docs/operations.md, \"Cannot mark\"): nothing was changed")
 	}
 	return fmt.Errorf("%w: nothing was changed", err)
 }

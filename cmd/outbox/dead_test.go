@@ -229,11 +229,16 @@ func TestDeadDiscard(t *testing.T) {
 
 	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes").fails(t, exitUsage, "where to keep a copy?")
 	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", "table:lost").fails(t, exitUsage, "is not table:SCHEMA.TABLE")
-	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", filepath.Join(path, "nowhere")).fails(t, exitFailure, "cannot keep events in", "nothing was changed")
+	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", filepath.Join(path, "nowhere.ndjson")).fails(t, exitFailure, "cannot keep events in", "nothing was changed")
 	outboxOn(t, db, "dead", "discard", fmt.Sprint(ids[0]), "--yes", "--to", "table:lost.events").fails(t, exitFailure, `schema "lost" does not exist`, "nothing was changed")
+	directory := filepath.Join(t.TempDir(), "directory.ndjson")
+	if err := os.Mkdir(directory, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	for name, to := range map[string]string{
-		"not a regular file":    os.DevNull,
-		"something else":        filepath.Join(t.TempDir(), "diary.txt"),
+		"not a regular file":    directory,
+		"is not FILE.ndjson":    "public.discarded",
+		"something else":        filepath.Join(t.TempDir(), "diary.ndjson"),
 		"nothing was changed":   "table:pg_catalog.pg_class",
 		"names of up to 63 byt": "table:public." + strings.Repeat("x", 64),
 	} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -21,6 +22,8 @@ type keeper struct {
 func (k *keeper) String() string { return k.value }
 func (k *keeper) Type() string   { return "place" }
 
+var fileEndings = []string{".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz"}
+
 // longestName is how many bytes of a table's name PostgreSQL keeps.
 const longestName = 63
 
@@ -32,8 +35,8 @@ func (k *keeper) Set(s string) error {
 			return fmt.Errorf("%s is not table:SCHEMA.TABLE, with names of up to %d bytes", quoteValue(s), longestName)
 		}
 		k.table = pgx.Identifier{schema, name}
-	} else if s == "" {
-		return errors.New("it is empty: give a file, or table:SCHEMA.TABLE")
+	} else if s != "-" && !slices.ContainsFunc(fileEndings, func(end string) bool { return strings.HasSuffix(s, end) }) { // such as a table without table:
+		return fmt.Errorf("%s is not FILE.ndjson, FILE.ndjson.gz, - or table:SCHEMA.TABLE", quoteValue(s))
 	}
 	k.value = s
 	return nil

@@ -24,7 +24,7 @@ WITH range AS MATERIALIZED (
 )
 SELECT count(*) AS scanned,
        COALESCE(max(r.id), 0)::bigint AS last_id,
-       COALESCE(bool_or(NOT r.expired), false)::boolean AS young,
+       COALESCE(bool_or(NOT r.expired AND r.published_at <= now()), false)::boolean AS young,
        COALESCE(bool_or(r.expired), false)::boolean AS old,
        ARRAY(SELECT l.id FROM locked l)::bigint[] AS expired
 FROM range r
@@ -44,8 +44,8 @@ type ArchiveRangeRow struct {
 	Expired []int64
 }
 
-// The next rows after an id: how many there are, the last id, whether one was published too lately, and those that have expired, locked;
-// what somebody else has locked is left out. Index: outbox_pkey.
+// The next rows after an id: how many there are, the last id, whether one was published too lately (a time that has not come says nothing
+// about when), and those that have expired, locked; what somebody else has locked is left out. Index: outbox_pkey.
 func (q *Queries) ArchiveRange(ctx context.Context, arg ArchiveRangeParams) (ArchiveRangeRow, error) {
 	row := q.db.QueryRow(ctx, ArchiveRange, arg.RetentionUs, arg.After, arg.PageSize)
 	var i ArchiveRangeRow
@@ -77,7 +77,7 @@ const TryArchive = `-- name: TryArchive :one
 
 SELECT (set_config('statement_timeout', $1::bigint::text, true) IS NOT NULL
     AND set_config('TimeZone', 'UTC', true) IS NOT NULL
-    AND set_config('lock_timeout', $1::bigint::text, true) IS NOT NULL
+    AND set_config('lock_timeout', ($1::bigint / 2)::text, true) IS NOT NULL
     AND pg_try_advisory_xact_lock($2::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int))::boolean AS may
 `
 
