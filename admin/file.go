@@ -47,22 +47,34 @@ func (f *File) begin() error {
 		f.made = false // it may be somebody else's by now
 		return err
 	}
-	opened, err := f.file.Stat()
-	if err != nil {
-		return cause(err)
-	}
-	if now, err := os.Stat(f.file.Name()); err != nil || !os.SameFile(now, opened) { // whoever had the lock has removed it
+	if err := f.inPlace(); err != nil { // whoever had the lock has removed it
 		f.made = false
-		return errors.New("it was replaced meanwhile, try again")
+		return err
 	}
 	if f.made {
 		syncDirectory(filepath.Dir(f.file.Name()))
 	}
-	return f.mend(opened.Size())
+	return f.mend()
+}
+
+// inPlace is an error where the file is not where its name says any more.
+func (f *File) inPlace() error {
+	opened, err := f.file.Stat()
+	if err != nil {
+		return cause(err)
+	}
+	if named, err := os.Stat(f.file.Name()); err != nil || !os.SameFile(named, opened) {
+		return errors.New("it was moved or removed meanwhile, try again")
+	}
+	return nil
 }
 
 // mend cuts off a batch that was not finished.
-func (f *File) mend(size int64) error {
+func (f *File) mend() error {
+	size, err := f.file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return cause(err)
+	}
 	find := wholeLines
 	if f.zip {
 		find = wholeMembers
@@ -83,14 +95,14 @@ func (f *File) mend(size int64) error {
 // Cut is how many bytes OpenFile has cut off: of a batch that an earlier run had not finished, whose events it did not delete.
 func (f *File) Cut() int64 { return f.cut }
 
-// Keep is a [Keep].
+// Keep is a [Keep]. It is an error where the file has been moved or removed since.
 func (f *File) Keep(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	whole, err := f.file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return cause(err)
 	}
 	if err = f.append(ctx, tx, ids); err == nil {
-		err = f.file.Sync()
+		err = errors.Join(f.file.Sync(), f.inPlace())
 	}
 	if err != nil {
 		return errors.Join(cause(err), cause(f.file.Truncate(whole)))
@@ -117,7 +129,7 @@ func (f *File) append(ctx context.Context, tx pgx.Tx, ids []int64) error {
 // Close closes the file.
 func (f *File) Close() error {
 	var err error
-	if info, statErr := f.file.Stat(); f.made && statErr == nil && info.Size() == 0 {
+	if size, seekErr := f.file.Seek(0, io.SeekEnd); f.made && seekErr == nil && size == 0 && f.inPlace() == nil {
 		err = os.Remove(f.file.Name())
 	}
 	return cause(errors.Join(err, f.file.Close()))

@@ -165,6 +165,31 @@ func TestFile(t *testing.T) {
 		})
 	}
 
+	t.Run("what is moved or removed meanwhile gets no more", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for name, take := range map[string]func(path string) error{
+			"moved.ndjson":   func(path string) error { return os.Rename(path, path+".1") },
+			"removed.ndjson": os.Remove,
+		} {
+			path := filepath.Join(t.TempDir(), name)
+			file, err := admin.OpenFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			id := add(t, db, 1, isDead)
+			if err := take(path); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := admin.Discard(t.Context(), db.Pool, []int64{id}, file.Keep); n != 0 || err == nil || !strings.Contains(err.Error(), "moved or removed") {
+				t.Errorf("%s: %d, %v", name, n, err)
+			}
+			if err := file.Close(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	})
+
 	t.Run("one that has remained empty is removed, if it was made", func(t *testing.T) {
 		t.Parallel()
 		made, there := filepath.Join(t.TempDir(), "made.ndjson"), filepath.Join(t.TempDir(), "there.ndjson")

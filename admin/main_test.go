@@ -30,11 +30,6 @@ func add(t *testing.T, db *pgtest.DB, aggregate byte, state string) (id int64) {
 	return id
 }
 
-// nullUUID is the id of an aggregate.
-func nullUUID(aggregate byte) uuid.NullUUID {
-	return uuid.NullUUID{UUID: uuid.UUID{aggregate}, Valid: true}
-}
-
 func exec(t *testing.T, db *pgtest.DB, sql string, args ...any) {
 	t.Helper()
 	if _, err := db.Pool.Exec(t.Context(), sql, args...); err != nil {
