@@ -57,7 +57,7 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 			o.Keep = keep
 		}
 		archived, archiveErr := admin.Archive(ctx, conn, o)
-		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) {
+		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) && !conn.IsClosed() {
 			archiveErr = nothingChanged(ctx, archiveErr)
 		}
 		return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))

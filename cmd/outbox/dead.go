@@ -211,9 +211,9 @@ func acting(a *app, cmd *cobra.Command, s *selection, do action) *cobra.Command 
 		if err := errors.Join(err, addrErr); err != nil {
 			return err
 		}
-		began, n := false, 0
+		known, n := false, 0
 		err = a.onOutbox(cmd.Context(), addr, "dead-"+strings.ToLower(do.verb), 0, func(ctx context.Context, conn *pgx.Conn) error {
-			began = true
+			defer func() { known = !conn.IsClosed() }() // else a transaction may have ended either way
 			if err := c.find(ctx, conn); err != nil {
 				return err
 			}
@@ -238,7 +238,7 @@ func acting(a *app, cmd *cobra.Command, s *selection, do action) *cobra.Command 
 			n, err = do.act(ctx, conn, c)
 			return err
 		})
-		if began && n == 0 {
+		if known && n == 0 {
 			err = nothingChanged(cmd.Context(), err)
 		}
 		return err
