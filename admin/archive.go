@@ -99,7 +99,8 @@ var ErrArchiving = errors.New("another archive is at work")
 
 // Archive deletes published events that are older than the retention. Pending, retrying and dead ones are
 // never deleted. It takes small batches, a transaction each, with a pause in between, and leaves out what somebody else has locked: so
-// it can be stopped at any time, and the next one goes on. Two never work at the same time: the second gets [ErrArchiving]. What
+// it can be stopped at any time, and the next one goes on. Two never work at the same time: the second gets [ErrArchiving]. So may, rarely,
+// the first, if the second begins just between two of its transactions, and then goes on in its place. A dry run stands in nobody's way. What
 // it returns has been done, also after an error.
 //
 // It walks the events in the order of their ids, and stops where it has met ten batches in a row with events that are too young and none that is old
@@ -117,11 +118,7 @@ func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, e
 		if err != nil {
 			return archived, fmt.Errorf("archive: %w", err)
 		}
-		if n.Events > 0 && !o.DryRun && o.Pause > 0 {
-			if err := pause.For(ctx, o.Pause); err != nil {
-				return archived, fmt.Errorf("archive: %w", err)
-			}
-		}
+		w.tired = n.Events > 0 && !o.DryRun
 	}
 	if w.young >= youngRanges {
 		archived.StoppedAt = &w.after
@@ -132,23 +129,30 @@ func Archive(ctx context.Context, db DB, o ArchiveOptions) (archived Archived, e
 // walk is how far an archive has come.
 type walk struct {
 	after int64
-	young int // ranges in a row
+	young int  // ranges in a row
+	tired bool // it has deleted, and pauses before it goes on
 	done  bool
 }
 
-// step archives the next range of ids, in one transaction.
+// step archives the next range of ids, in one transaction. It pauses in there, before it touches anything: so it has the lock in
+// its pauses as well, in which another archive would find it free and take over.
 func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n Archived, err error) {
 	var found eventsdb.ArchiveRangeRow
 	err = within(ctx, db, func(tx pgx.Tx, q *eventsdb.Queries) error {
-		may, err := q.TryArchive(ctx, eventsdb.TryArchiveParams{TimeoutMs: o.Timeout.Milliseconds(), LockKey: pgnames.ArchiveLock})
+		may, err := q.TryArchive(ctx, eventsdb.TryArchiveParams{OnlyLook: o.DryRun, TimeoutMs: o.Timeout.Milliseconds(), LockKey: pgnames.ArchiveLock})
 		if err != nil {
 			return err
 		}
 		if !may {
 			return ErrArchiving
 		}
+		if w.tired && o.Pause > 0 {
+			if err := pause.For(ctx, o.Pause); err != nil {
+				return err
+			}
+		}
 		found, err = q.ArchiveRange(ctx, eventsdb.ArchiveRangeParams{
-			After: w.after, RetentionUs: o.Retention.Microseconds(), PageSize: int64(o.BatchSize),
+			OnlyLook: o.DryRun, After: w.after, RetentionUs: o.Retention.Microseconds(), PageSize: int64(o.BatchSize),
 		})
 		if err != nil || len(found.Expired) == 0 {
 			return err

@@ -102,6 +102,39 @@ func TestArchive(t *testing.T) {
 		}
 	})
 
+	t.Run("it has the lock in its pauses, and a dry run needs none", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for i := range 4 {
+			add(t, db, byte(i), isOld)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := admin.Archive(ctx, db.Pool, admin.ArchiveOptions{BatchSize: 1, Pause: time.Hour})
+			ended <- err
+		}()
+		pgtest.Eventually(t, func() error {
+			if left := len(states(t, db)); left != 3 {
+				return fmt.Errorf("%d events are left", left)
+			}
+			if !value[bool](t, db, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = $1)", int64(pgnames.ArchiveLock)) {
+				return errors.New("it has no lock")
+			}
+			return nil
+		})
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{BatchSize: 1}); n.Events != 0 || !errors.Is(err, admin.ErrArchiving) {
+			t.Errorf("archived %v (%v)", n, err)
+		}
+		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{DryRun: true}); n.Events != 3 || err != nil {
+			t.Errorf("a dry run finds %v of 3 (%v)", n, err)
+		}
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+
 	t.Run("what somebody else has locked is left for the next time", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)

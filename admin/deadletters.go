@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/seed-9a365b49/outbox/db"
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
@@ -95,9 +97,33 @@ func inBatches(ids []int64, act func(ids []int64) error) error {
 // unique returns ids in rising order, each once.
 func unique(ids []int64) []int64 { return slices.Compact(slices.Sorted(slices.Values(ids))) }
 
+// ErrUncertain is wrapped by the error of a transaction whose end is not known: it may have been done.
+var ErrUncertain = errors.New("the answer to COMMIT was lost, so the last batch may have been done: look")
+
+// closing bounds how long a transaction that has failed is taken back.
+const closing = 5 * time.Second
+
 // within runs do in a transaction.
-func within(ctx context.Context, db DB, do func(tx pgx.Tx, q *eventsdb.Queries) error) error {
-	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error { return do(tx, queries(tx)) })
+func within(ctx context.Context, db DB, do func(tx pgx.Tx, q *eventsdb.Queries) error) (err error) {
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil { // also where it was interrupted: the session can then go on
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
+			defer cancel()
+			_ = tx.Rollback(ctx) // what failed is said, and a session that is gone takes it back by itself
+		}
+	}()
+	if err := do(tx, queries(tx)); err != nil {
+		return err
+	}
+	err = tx.Commit(ctx)
+	if _, refused := errors.AsType[*pgconn.PgError](err); err == nil || refused || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", ErrUncertain, err)
 }
 
 // queries are planned for each filter anew, as db/queries/events/operate.sql wants it.

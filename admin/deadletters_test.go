@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"regexp"
@@ -37,7 +38,7 @@ func TestShow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d.State != admin.Pending || d.BlockedBy != blocking || d.LaterUnpublished != 1 || d.LaterPublished != 1 || len(d.Deliveries) != 0 {
+	if d.State != admin.Pending || d.BlockedBy != blocking || d.LaterWaiting != 0 || d.LaterPublished != 1 || len(d.Deliveries) != 0 {
 		t.Errorf("%+v", d)
 	}
 	if !strings.Contains(string(d.Payload), "12345678901234567890") {
@@ -46,7 +47,7 @@ func TestShow(t *testing.T) {
 	if d, err = admin.Show(t.Context(), db.Pool, blocking); err != nil {
 		t.Fatal(err)
 	}
-	if d.State != admin.Retrying || d.BlockedBy != 0 || d.LaterUnpublished != 2 || d.NextRetryAt == nil || d.LastError != "no route" || d.RetryCount != 1 {
+	if d.State != admin.Retrying || d.BlockedBy != 0 || d.LaterWaiting != 1 || d.NextRetryAt == nil || d.LastError != "no route" || d.RetryCount != 1 {
 		t.Errorf("%+v", d)
 	}
 	if len(d.Deliveries) != 2 || d.Deliveries[0].Subscriber != "crm" || !d.Deliveries[0].Dead || d.Deliveries[1].Dead || d.Deliveries[1].At.IsZero() {
@@ -74,6 +75,20 @@ func states(t *testing.T, db *pgtest.DB) map[int64]admin.State {
 		of[e.ID] = e.State
 	}
 	return of
+}
+
+// losing is a session that loses the answer to each COMMIT.
+type losing struct{ *pgx.Conn }
+
+func (l losing) Begin(ctx context.Context) (pgx.Tx, error) {
+	tx, err := l.Conn.Begin(ctx)
+	return losingTx{tx}, err
+}
+
+type losingTx struct{ pgx.Tx }
+
+func (l losingTx) Commit(ctx context.Context) error {
+	return errors.Join(l.Tx.Commit(ctx), io.ErrUnexpectedEOF)
 }
 
 // find returns the ids of the events that match.
@@ -183,6 +198,26 @@ func TestRedrive(t *testing.T) {
 		_, err = admin.Redrive(t.Context(), db.Pool, []int64{dead})
 		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" {
 			t.Errorf("%v, want lock_not_available", err)
+		}
+	})
+
+	t.Run("where the answer to COMMIT is lost, that is said", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		dead := add(t, db, 1, isDead)
+		if _, err := admin.Redrive(t.Context(), losing{db.Connect(t)}, []int64{dead}); !errors.Is(err, admin.ErrUncertain) {
+			t.Errorf("%v, want that it is uncertain", err)
+		}
+		if got := states(t, db)[dead]; got != admin.Retrying {
+			t.Errorf("it is %s", got)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := admin.Discard(ctx, db.Pool, []int64{add(t, db, 2, isDead)}, func(context.Context, pgx.Tx, []int64) error {
+			cancel() // before it commits
+			return nil
+		})
+		if !errors.Is(err, context.Canceled) || errors.Is(err, admin.ErrUncertain) {
+			t.Errorf("%v, want that it was interrupted", err)
 		}
 	})
 

@@ -69,10 +69,10 @@ type Detail struct {
 	PublicID uuid.UUID `json:"public_id"`
 	// BlockedBy is the earlier event of the aggregate that has to be published, or die, before this one is tried; 0: none.
 	BlockedBy int64 `json:"blocked_by"`
-	// LaterUnpublished and LaterPublished count the later events of the aggregate, up to [CountAtMost]. While this event is in retry, the
-	// first wait for it.
-	LaterUnpublished int64 `json:"later_unpublished"`
-	LaterPublished   int64 `json:"later_published"`
+	// LaterWaiting and LaterPublished count the later events of the aggregate that are pending or in retry, and that were published, up to
+	// [CountAtMost]. While this event is in retry, the first wait for it.
+	LaterWaiting   int64 `json:"later_waiting"`
+	LaterPublished int64 `json:"later_published"`
 }
 
 // CountAtMost is where counts stop.
@@ -112,7 +112,7 @@ func show(ctx context.Context, q *eventsdb.Queries, id int64) (*Detail, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.BlockedBy, d.LaterUnpublished, d.LaterPublished = around.BlockedBy, around.LaterUnpublished, around.LaterPublished
+	d.BlockedBy, d.LaterWaiting, d.LaterPublished = around.BlockedBy, around.LaterWaiting, around.LaterPublished
 	return d, nil
 }
 

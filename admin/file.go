@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bufio"
 	"compress/gzip"
 	"context"
 	"errors"
@@ -16,17 +17,24 @@ import (
 
 // File keeps events in a file, as lines like those of [KeepLines], compressed where its name ends in .gz.
 //
-// It grows by whole batches, each on the disk before its events are deleted. What a failure or the end of the process has left of a batch is cut
-// off, at once or by the next [OpenFile], so that what is appended behind it can be read.
+// It grows by whole batches, each on the disk before its events are deleted. What a failure has left of a batch is cut off at once, so that what
+// is appended behind it can be read. What the end of the process or of the machine has left is moved to a file beside it, PATH.torn, by
+// the next batch.
 type File struct {
 	file *os.File
 	zip  bool
 	made bool
-	cut  int64
+	size int64 // when it was opened
+	end  extent
+	torn int64 // bytes behind the last whole batch, when it was opened
 }
 
+// writeAtOnce is how much goes to the disk in one piece: what a process that is killed has written of a batch of usual size is all or nothing.
+const writeAtOnce = 1 << 20
+
 // OpenFile opens a file to keep events in, or makes it. It is an error where that holds something else or is damaged, and while somebody
-// else keeps events in it. Close has to be called, which removes a file that was made and has remained empty.
+// else keeps events in it. It changes nothing in a file that is there. Close has to be called, which removes a file that was made and has remained
+// empty.
 func OpenFile(path string) (*File, error) {
 	before, err := os.Stat(path)
 	if err == nil && !before.Mode().IsRegular() { // asked before, since opening a pipe waits for its reader
@@ -54,7 +62,7 @@ func (f *File) begin() error {
 	if f.made {
 		syncDirectory(filepath.Dir(f.file.Name()))
 	}
-	return f.mend()
+	return f.look()
 }
 
 // inPlace is an error where the file is not where its name says any more.
@@ -69,34 +77,56 @@ func (f *File) inPlace() error {
 	return nil
 }
 
-// mend cuts off a batch that was not finished.
-func (f *File) mend() error {
-	size, err := f.file.Seek(0, io.SeekEnd)
-	if err != nil {
+// look finds out up to where the file is whole.
+func (f *File) look() (err error) {
+	if f.size, err = f.file.Seek(0, io.SeekEnd); err != nil {
 		return cause(err)
 	}
 	find := wholeLines
 	if f.zip {
 		find = wholeMembers
 	}
-	found, err := find(f.file, size)
-	if err != nil {
-		return err
-	}
-	if f.cut = size - found.whole; f.cut > 0 {
-		return cause(f.file.Truncate(found.whole))
-	}
-	if found.open {
-		_, err = f.file.WriteString("\n")
-	}
-	return cause(err)
+	f.end, err = find(f.file, f.size)
+	f.torn = f.size - f.end.whole
+	return err
 }
 
-// Cut is how many bytes OpenFile has cut off: of a batch that an earlier run had not finished, whose events it did not delete.
-func (f *File) Cut() int64 { return f.cut }
+// Torn is how many bytes behind its last whole batch the file had when it was opened. The next batch has them moved to the file PATH.torn. Where a
+// run was broken off, as its events were not deleted then, they are of no use.
+func (f *File) Torn() int64 { return f.torn }
+
+// mend has the file end where it is whole.
+func (f *File) mend() error {
+	if f.size > f.end.whole {
+		torn, err := os.OpenFile(f.file.Name()+".torn", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(torn, io.NewSectionReader(f.file, f.end.whole, f.size-f.end.whole))
+		if err := errors.Join(err, torn.Sync(), torn.Close()); err != nil {
+			return err
+		}
+		if err := f.file.Truncate(f.end.whole); err != nil {
+			return cause(err)
+		}
+	}
+	if f.end.open {
+		if _, err := f.file.WriteString("\n"); err != nil {
+			return cause(err)
+		}
+	}
+	f.size, f.end = f.end.whole, extent{whole: f.end.whole}
+	return nil
+}
 
 // Keep is a [Keep]. It is an error where the file has been moved or removed since.
 func (f *File) Keep(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := f.mend(); err != nil {
+		return err
+	}
 	whole, err := f.file.Seek(0, io.SeekEnd)
 	if err != nil {
 		return cause(err)
@@ -111,10 +141,11 @@ func (f *File) Keep(ctx context.Context, tx pgx.Tx, ids []int64) error {
 }
 
 func (f *File) append(ctx context.Context, tx pgx.Tx, ids []int64) error {
+	w := bufio.NewWriterSize(f.file, writeAtOnce)
 	if !f.zip {
-		return writeLines(ctx, f.file, tx, ids)
+		return errors.Join(writeLines(ctx, w, tx, ids), w.Flush())
 	}
-	zip := gzip.NewWriter(f.file)
+	zip := gzip.NewWriter(w)
 	zip.Comment = ours
 	if err := writeLines(ctx, zip, tx, ids); err != nil {
 		return err
@@ -122,8 +153,10 @@ func (f *File) append(ctx context.Context, tx pgx.Tx, ids []int64) error {
 	if err := zip.Close(); err != nil {
 		return err
 	}
-	_, err := f.file.Write(seal)
-	return err
+	if _, err := w.Write(seal); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
 // Close closes the file.

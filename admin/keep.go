@@ -78,6 +78,8 @@ func tableError(name string, err error) error {
 	switch pg.Code {
 	case "3F000": // invalid_schema_name
 		return fmt.Errorf("table %s cannot be made: %w", name, err)
+	case "23505", "42P07": // unique_violation in the catalog, duplicate_table
+		return fmt.Errorf("table %s is being made by somebody else, try again (%w)", name, err)
 	case "42703", "42804", "23502", "42809": // undefined_column, datatype_mismatch, not_null_violation, wrong_object_type
 		return fmt.Errorf("%s is not a table of kept events, which has the columns id BIGINT and event JSONB, and can fill the others (%w)", name, err)
 	}

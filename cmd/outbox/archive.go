@@ -57,7 +57,7 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 			o.Keep = keep
 		}
 		archived, archiveErr := admin.Archive(ctx, conn, o)
-		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) && !conn.IsClosed() {
+		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) {
 			archiveErr = nothingChanged(ctx, archiveErr)
 		}
 		return errors.Join(a.writeArchived(archived, o, to.value, archiveErr), a.writeWithheld(archived))
@@ -75,6 +75,12 @@ func (a *app) writeArchived(done admin.Archived, o admin.ArchiveOptions, to stri
 	switch {
 	case errors.Is(err, admin.ErrArchiving) && done.Events == 0:
 		return a.printf("another archive is at work: nothing to do\n")
+	case errors.Is(err, admin.ErrArchiving) && to != "-":
+		return a.printf("%s deleted; another archive goes on\n", eventsWere(done.Events))
+	case errors.Is(err, admin.ErrArchiving):
+		return nil
+	case o.DryRun && err != nil && done.Events > 0:
+		return errors.Join(err, a.printf("%s so far published longer ago than %s; nothing was deleted\n", eventsWere(done.Events), o.Retention))
 	case o.DryRun && err == nil:
 		return a.printf("%s published longer ago than %s; nothing was deleted%s\n", eventsWere(done.Events), o.Retention, stoppedAt(done))
 	case to == "-" || done.Events == 0 && (err != nil || done.Withheld > 0): // what was kept is on standard output

@@ -136,11 +136,11 @@ func laterEvents(d *admin.Detail) string {
 	if d.State == admin.Published {
 		return ""
 	}
-	unpublished := fmt.Sprintf("%s not published", atMost(d.LaterUnpublished))
+	waiting := atMost(d.LaterWaiting) + " not published yet"
 	if d.State == admin.Retrying {
-		unpublished = fmt.Sprintf("%s of its aggregate wait for it", atMost(d.LaterUnpublished))
+		waiting = atMost(d.LaterWaiting) + " of its aggregate wait for it"
 	}
-	return fmt.Sprintf("%s, %s published", unpublished, atMost(d.LaterPublished))
+	return fmt.Sprintf("%s, %s published", waiting, atMost(d.LaterPublished))
 }
 
 // atMost is a count that may have stopped.
@@ -211,9 +211,9 @@ func acting(a *app, cmd *cobra.Command, s *selection, do action) *cobra.Command 
 		if err := errors.Join(err, addrErr); err != nil {
 			return err
 		}
-		known, n := false, 0
+		began, n := false, 0
 		err = a.onOutbox(cmd.Context(), addr, "dead-"+strings.ToLower(do.verb), 0, func(ctx context.Context, conn *pgx.Conn) error {
-			defer func() { known = !conn.IsClosed() }() // else a transaction may have ended either way
+			began = true
 			if err := c.find(ctx, conn); err != nil {
 				return err
 			}
@@ -238,7 +238,7 @@ func acting(a *app, cmd *cobra.Command, s *selection, do action) *cobra.Command 
 			n, err = do.act(ctx, conn, c)
 			return err
 		})
-		if known && n == 0 {
+		if began && n == 0 {
 			err = nothingChanged(cmd.Context(), err)
 		}
 		return err
@@ -257,7 +257,7 @@ func (c *chosen) find(ctx context.Context, conn *pgx.Conn) (err error) {
 
 // nothingChanged adds to an error that nothing was changed.
 func nothingChanged(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil || errors.Is(err, admin.ErrUncertain) {
 		return err
 	}
 	if wrong, ok := errors.AsType[*admin.NotDeadError](err); ok {
@@ -286,8 +286,12 @@ func (a *app) ask(ctx context.Context, question string) (bool, error) {
 	}
 }
 
-// logged writes what was done to dead letters, and who did it, as a line of log.
-func (a *app) logged(conn *pgx.Conn, c chosen, did string, n int) {
+// logged writes what was done to dead letters, and who did it, as a line of log; also where more may have been done.
+func (a *app) logged(conn *pgx.Conn, c chosen, did string, n int, err error) {
+	uncertain := errors.Is(err, admin.ErrUncertain)
+	if n == 0 && !uncertain {
+		return
+	}
 	name, host := "unknown", "unknown"
 	if u, err := user.Current(); err == nil {
 		name = u.Username
@@ -300,6 +304,9 @@ func (a *app) logged(conn *pgx.Conn, c chosen, did string, n int) {
 		Str("by", name+"@"+host)
 	if c.given {
 		line = line.Ints64("event_ids", c.ids[:min(100, len(c.ids))])
+	}
+	if uncertain {
+		line = line.Bool("perhaps_more", true)
 	}
 	line.Msg(did)
 }
@@ -328,10 +335,13 @@ taken, 500 at a time.`,
 				redrive = admin.Redrive
 			}
 			done, err := redrive(ctx, conn, c.ids)
-			if done.Events == 0 && err != nil {
+			a.logged(conn, c, "dead_letters_redriven", done.Events, err)
+			switch {
+			case done.Events == 0 && err != nil:
 				return 0, err
+			case done.Events == 0:
+				return 0, a.printf("nothing was changed%s\n", notDead(len(c.ids)))
 			}
-			a.logged(conn, c, "dead_letters_redriven", done.Events)
 			idle, workerErr := nobodyDelivers(ctx, conn)
 			return done.Events, errors.Join(err, a.writeRedriven(done, others(c, done.Events, err), idle), workerErr)
 		},
@@ -418,8 +428,9 @@ func newDeadDiscardCommand(a *app) *cobra.Command {
   table:S.T        inserted into table T of schema S, in the same transaction; it is made if it is not there
 
 Given ids, all must be dead letters, or nothing is changed. With --all, those that match the flags when it asks are
-taken, 500 at a time. After an error a file can have some that were not deleted; what it has can always be read. One that
-holds something else, or that another command is writing to, is refused.`,
+taken, 500 at a time. After an error a file can have some that were not deleted. What a run that was killed has left of
+its last batch is moved to FILE.torn by the next. A file that holds something else, or that another command is writing
+to, is refused.`,
 		Example: `  outbox dead discard 4711 --to discarded.ndjson
   outbox dead discard --all --type InvoicePaid --older-than 720h --to table:ops.discarded_events
   gunzip -c discarded.ndjson.gz | jq -r .event_type | sort | uniq -c`,
@@ -440,9 +451,7 @@ holds something else, or that another command is writing to, is refused.`,
 				discard = admin.Discard
 			}
 			n, err = discard(ctx, conn, c.ids, keep)
-			if n > 0 {
-				a.logged(conn, c, "dead_letters_discarded", n)
-			}
+			a.logged(conn, c, "dead_letters_discarded", n, err)
 			if to.value != "-" && (n > 0 || err == nil) {
 				err = errors.Join(err, a.printf("%s discarded, and kept in %s%s\n", deadLettersAre(n), to.value, notDead(others(c, n, err))))
 			}

@@ -112,7 +112,7 @@ func TestDeadShow(t *testing.T) {
 	}
 	var detail admin.Detail
 	o = outboxOn(t, db, "dead", "show", fmt.Sprint(id), "-o", "json").succeeds(t)
-	if err := json.Unmarshal([]byte(o.stdout), &detail); err != nil || detail.LaterUnpublished != 2 || !strings.Contains(o.stdout, "12345678901234567890") {
+	if err := json.Unmarshal([]byte(o.stdout), &detail); err != nil || detail.LaterWaiting != 2 || !strings.Contains(o.stdout, "12345678901234567890") {
 		t.Errorf("%v: %s", err, o.stdout)
 	}
 	outboxOn(t, db, "dead", "show", "4711").fails(t, exitFailure, "event 4711 does not exist")

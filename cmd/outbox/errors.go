@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/seed-9a365b49/outbox/admin"
 )
 
 // usageError is a wrong command line or environment.
@@ -96,7 +98,7 @@ var lineBreaks = regexp.MustCompile(`(:?)\s*\n\s*`)
 
 // oneLine returns the text of err without line breaks, and without the prefix that every line of the program has.
 func oneLine(ctx context.Context, err error) string {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, admin.ErrUncertain) {
 		return "interrupted"
 	}
 	return strings.TrimPrefix(onOneLine(err.Error()), "outbox: ")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -48,6 +47,8 @@ func (k *keeper) open(a *app) (keep admin.Keep, close func() error, err error) {
 	switch {
 	case k.table != nil:
 		return admin.KeepTable(k.table), nothing, nil
+	case k.value == "-" && isClosed(a.stdout):
+		return nil, nil, errors.New("standard output is closed: nothing would be kept")
 	case k.value == "-":
 		return admin.KeepLines(a.stdout), nothing, nil
 	}
@@ -55,8 +56,9 @@ func (k *keeper) open(a *app) (keep admin.Keep, close func() error, err error) {
 	if err != nil {
 		return nil, nil, explain(err, "cannot keep events in %s: %v", k.value, err)
 	}
-	if n := file.Cut(); n > 0 {
-		fmt.Fprintf(a.stderr, "outbox: cut off %d bytes at the end of %s: of a run that was broken off and did not delete their events\n", n, k.value)
+	if n := file.Torn(); n > 0 {
+		fmt.Fprintf(a.stderr, "outbox: %s ends in %d bytes of half a batch, as a run that was broken off leaves it, with its events not deleted: "+
+			"they are moved to %[1]s.torn before anything is added\n", k.value, n)
 	}
 	return file.Keep, file.Close, nil
 }
@@ -66,7 +68,7 @@ func (k *keeper) try(ctx context.Context, a *app, conn *pgx.Conn) error {
 	if k.value == "" {
 		return nil
 	}
-	keep, closeKeep, err := k.open(&app{stdout: io.Discard, stderr: a.stderr})
+	keep, closeKeep, err := k.open(a)
 	if err != nil {
 		return err
 	}

@@ -11,11 +11,11 @@ import (
 
 const ArchiveRange = `-- name: ArchiveRange :one
 WITH range AS MATERIALIZED (
-    SELECT o.id, o.published_at, o.published_at < now() - $1::bigint * interval '1 microsecond' AS expired
+    SELECT o.id, o.published_at, o.published_at < now() - $2::bigint * interval '1 microsecond' AS expired
     FROM events.outbox o
-    WHERE o.id > $2::bigint
+    WHERE o.id > $3::bigint
     ORDER BY o.id
-    LIMIT $3::bigint
+    LIMIT $4::bigint
 ), locked AS (
     SELECT o.id FROM events.outbox o
     WHERE o.id = ANY (ARRAY(SELECT r.id FROM range r WHERE r.expired))
@@ -26,11 +26,13 @@ SELECT count(*) AS scanned,
        COALESCE(max(r.id), 0)::bigint AS last_id,
        COALESCE(bool_or(NOT r.expired AND r.published_at <= now()), false)::boolean AS young,
        COALESCE(bool_or(r.expired), false)::boolean AS old,
-       ARRAY(SELECT l.id FROM locked l)::bigint[] AS expired
+       (CASE WHEN $1::boolean THEN ARRAY(SELECT e.id FROM range e WHERE e.expired ORDER BY e.id)
+             ELSE ARRAY(SELECT l.id FROM locked l) END)::bigint[] AS expired
 FROM range r
 `
 
 type ArchiveRangeParams struct {
+	OnlyLook    bool
 	RetentionUs int64
 	After       int64
 	PageSize    int64
@@ -45,9 +47,14 @@ type ArchiveRangeRow struct {
 }
 
 // The next rows after an id: how many there are, the last id, whether one was published too lately (a time that has not come says nothing
-// about when), and those that have expired, locked; what somebody else has locked is left out. Index: outbox_pkey.
+// about when), and those that have expired, locked unless it only looks; what somebody else has locked is left out. Index: outbox_pkey.
 func (q *Queries) ArchiveRange(ctx context.Context, arg ArchiveRangeParams) (ArchiveRangeRow, error) {
-	row := q.db.QueryRow(ctx, ArchiveRange, arg.RetentionUs, arg.After, arg.PageSize)
+	row := q.db.QueryRow(ctx, ArchiveRange,
+		arg.OnlyLook,
+		arg.RetentionUs,
+		arg.After,
+		arg.PageSize,
+	)
 	var i ArchiveRangeRow
 	err := row.Scan(
 		&i.Scanned,
@@ -78,20 +85,22 @@ const TryArchive = `-- name: TryArchive :one
 SELECT (set_config('statement_timeout', $1::bigint::text, true) IS NOT NULL
     AND set_config('TimeZone', 'UTC', true) IS NOT NULL
     AND set_config('lock_timeout', ($1::bigint / 2)::text, true) IS NOT NULL
-    AND pg_try_advisory_xact_lock($2::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int))::boolean AS may
+    AND CASE WHEN $2::boolean THEN true
+             ELSE pg_try_advisory_xact_lock($3::int, 'events.outbox'::regclass::oid::bigint::bit(32)::int) END)::boolean AS may
 `
 
 type TryArchiveParams struct {
 	TimeoutMs int64
+	OnlyLook  bool
 	LockKey   int32
 }
 
 // Retention: deleting what was published long ago, without reading the table for it. Nothing indexes published_at, but
 // events are published in about the order of their ids, so the archive walks the primary key from its start.
-// Whether this transaction may archive: not while another one does. The limits, and UTC for the times of what is kept, are this
+// Whether this transaction may archive: not while another one does, unless it only looks. The limits, and UTC for the times of what is kept, are this
 // transaction's own.
 func (q *Queries) TryArchive(ctx context.Context, arg TryArchiveParams) (bool, error) {
-	row := q.db.QueryRow(ctx, TryArchive, arg.TimeoutMs, arg.LockKey)
+	row := q.db.QueryRow(ctx, TryArchive, arg.TimeoutMs, arg.OnlyLook, arg.LockKey)
 	var may bool
 	err := row.Scan(&may)
 	return may, err

@@ -431,9 +431,9 @@ SELECT COALESCE((SELECT b.id FROM events.outbox b
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
             WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
-              AND l.published_at IS NULL
+              AND l.published_at IS NULL AND COALESCE(l.next_retry_at, '-infinity') < 'infinity'
             ORDER BY l.id
-            LIMIT $1::bigint) later) AS later_unpublished,
+            LIMIT $1::bigint) later) AS later_waiting,
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
             WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
@@ -450,18 +450,18 @@ type SurroundingsParams struct {
 }
 
 type SurroundingsRow struct {
-	BlockedBy        int64
-	LaterUnpublished int64
-	LaterPublished   int64
+	BlockedBy      int64
+	LaterWaiting   int64
+	LaterPublished int64
 }
 
 // What an event means to its aggregate: the event in retry that holds it back, 0 for none; how many later events of the aggregate
-// wait, and how many were published, counted up to a bound. Index: outbox_retry_aggregate_idx, outbox_unpublished_aggregate_idx,
+// are pending or in retry, and how many were published, counted up to a bound. Index: outbox_retry_aggregate_idx, outbox_unpublished_aggregate_idx,
 // outbox_aggregate_idx.
 func (q *Queries) Surroundings(ctx context.Context, arg SurroundingsParams) (SurroundingsRow, error) {
 	row := q.db.QueryRow(ctx, Surroundings, arg.Bound, arg.ID)
 	var i SurroundingsRow
-	err := row.Scan(&i.BlockedBy, &i.LaterUnpublished, &i.LaterPublished)
+	err := row.Scan(&i.BlockedBy, &i.LaterWaiting, &i.LaterPublished)
 	return i, err
 }
 

@@ -82,7 +82,7 @@ ORDER BY o.id;
 
 -- name: Surroundings :one
 -- What an event means to its aggregate: the event in retry that holds it back, 0 for none; how many later events of the aggregate
--- wait, and how many were published, counted up to a bound. Index: outbox_retry_aggregate_idx, outbox_unpublished_aggregate_idx,
+-- are pending or in retry, and how many were published, counted up to a bound. Index: outbox_retry_aggregate_idx, outbox_unpublished_aggregate_idx,
 -- outbox_aggregate_idx.
 SELECT COALESCE((SELECT b.id FROM events.outbox b
                  WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
@@ -91,9 +91,9 @@ SELECT COALESCE((SELECT b.id FROM events.outbox b
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
             WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
-              AND l.published_at IS NULL
+              AND l.published_at IS NULL AND COALESCE(l.next_retry_at, '-infinity') < 'infinity'
             ORDER BY l.id
-            LIMIT sqlc.arg(bound)::bigint) later) AS later_unpublished,
+            LIMIT sqlc.arg(bound)::bigint) later) AS later_waiting,
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
             WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
