@@ -99,6 +99,9 @@ var ofOwner = []question{
 			AfterTime: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, PageSize: 100,
 		}))
 	}, []string{"outbox_retry_due_idx"}, 800},
+	{"SweepReach", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
+		return ignored(q.SweepReach(ctx, eventsdb.SweepReachParams{AfterID: 0, UpTo: end, Most: 50}))
+	}, []string{"outbox_unpublished_idx"}, 100},
 	{"SweepSlice", func(ctx context.Context, q *eventsdb.Queries, _ int) error {
 		return ignored(q.SweepSlice(ctx, eventsdb.SweepSliceParams{AfterID: 0, UpTo: pending + 100, HoldBack: true}))
 	}, []string{"outbox_retry_aggregate_idx", "outbox_unpublished_idx"}, 400},

@@ -533,6 +533,31 @@ func TestSweepSlice(t *testing.T) {
 	equal(t, "of a range without any", sweep(due, waiting, true), nil)
 }
 
+func TestSweepReach(t *testing.T) {
+	t.Parallel()
+	d := pgtest.Database(t)
+	add(t, d.Pool, 1, "id = -1") // chosen by hand: it belongs to the first slice, which begins at 0
+	add(t, d.Pool, 1, "id = -2")
+	first := add(t, d.Pool, 1, isPending)
+	add(t, d.Pool, 1, isPublished)
+	second, third := add(t, d.Pool, 1, isDead), add(t, d.Pool, 1, isDue)
+	for _, c := range []struct{ after, upTo, most, want int64 }{
+		{0, 1000, 1, first},
+		{0, 1000, 2, second},
+		{0, 1000, 3, third},
+		{0, 1000, 4, 1000},
+		{0, second, 3, second},
+		{first, 1000, 2, third},
+		{third, 1000, 1, 1000},
+		{0, 0, 1, 0},
+	} {
+		p := eventsdb.SweepReachParams{AfterID: c.after, UpTo: c.upTo, Most: c.most}
+		if got := must(eventsdb.New(d.Pool).SweepReach(t.Context(), p))(t); got != c.want {
+			t.Errorf("%+v: %d, want %d", p, got, c.want)
+		}
+	}
+}
+
 func TestMarkPublishedBatch(t *testing.T) {
 	t.Parallel()
 	d := pgtest.Database(t)

@@ -157,6 +157,9 @@ func TestRoles(t *testing.T) {
 				AfterTime: pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}, PageSize: 1,
 			}))
 		},
+		"SweepReach": func() error {
+			return ignored(queries.SweepReach(ctx, eventsdb.SweepReachParams{UpTo: 10, Most: 1}))
+		},
 		"SweepSlice": func() error {
 			return ignored(queries.SweepSlice(ctx, eventsdb.SweepSliceParams{UpTo: 10, HoldBack: true}))
 		},

@@ -401,7 +401,7 @@ func (o *owner) sweepSlice(ctx context.Context) error {
 	watermark := o.cursor.watermark.low
 	began := time.Now()
 	after, upTo := o.sweep.slice(watermark, began)
-	rows, err := o.s.sweep(ctx, after, upTo)
+	rows, reached, err := o.s.sweep(ctx, after, upTo)
 	if err != nil {
 		return err
 	}
@@ -419,7 +419,7 @@ func (o *owner) sweepSlice(ctx context.Context) error {
 		rescued = append(rescued, r.ID)
 	}
 	o.rescue(rescued)
-	if o.sweep.swept(upTo, watermark, time.Since(began), time.Now()) {
+	if o.sweep.swept(reached, watermark, time.Since(began), time.Now()) {
 		o.stats.lastSweep.Store(int64(time.Since(epoch)))
 		o.stats.oldestUS.Store(o.oldest.Microseconds())
 		o.oldest = 0

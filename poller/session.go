@@ -255,13 +255,21 @@ func (s *session) fetchDue(ctx context.Context, r *retries, limit int) (d dueRow
 	return d, err
 }
 
-// sweep reads the rows of an id range that could be handled now.
-func (s *session) sweep(ctx context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, err error) {
+// sweep reads the rows of an id range that could be handled now, or of its first part where many events are there. It says up to where
+// it has looked.
+func (s *session) sweep(ctx context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, reached int64, err error) {
+	reached = upTo
 	err = s.ask(ctx, "sweep", func(ctx context.Context) error {
-		rows, err = s.queries.SweepSlice(ctx, eventsdb.SweepSliceParams{AfterID: after, UpTo: upTo, HoldBack: s.holdBack})
+		if upTo-after > sweepMostRows {
+			reached, err = s.queries.SweepReach(ctx, eventsdb.SweepReachParams{AfterID: after, UpTo: upTo, Most: sweepMostRows})
+			if err != nil {
+				return err
+			}
+		}
+		rows, err = s.queries.SweepSlice(ctx, eventsdb.SweepSliceParams{AfterID: after, UpTo: reached, HoldBack: s.holdBack})
 		return err
 	})
-	return rows, err
+	return rows, reached, err
 }
 
 // sequence is what a reading of the id sequence returns.

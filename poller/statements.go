@@ -13,6 +13,6 @@ type statements interface {
 	fetchByID(ctx context.Context, ids []int64, maxBytes int) ([]*row, error)
 	reload(ctx context.Context, lanes []reload, perLane, maxBytes int) ([]reloadResult, error)
 	fetchDue(ctx context.Context, r *retries, limit int) (dueRows, error)
-	sweep(ctx context.Context, after, upTo int64) ([]eventsdb.SweepSliceRow, error)
+	sweep(ctx context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, reached int64, err error)
 	readSequence(ctx context.Context) (sequence, error)
 }

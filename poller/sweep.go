@@ -5,9 +5,9 @@ import "time"
 // sweep is the schedule of the walk from zero that backs up the cursor: events whose id was drawn before their
 // transaction (sequence CACHE, pooled allocators, setval backwards) escape the watermark.
 //
-// A walk goes up to the watermark in slices, each a range of ids and not a number of rows, since
-// the range bounds the time where the index is full of dead entries. The range adapts so that a slice takes a few
-// milliseconds. After a slice the sweep rests for 19 times what it took, and a walk begins a second after
+// A walk goes up to the watermark in slices, each a range of ids, since that bounds the time where the index is full of dead
+// entries. The range adapts so that a slice takes a few milliseconds. Where it has grown over millions of published events and
+// meets as many dead letters, a number of rows bounds it too. After a slice the sweep rests for 19 times what it took, and a walk begins a second after
 // the last began at the earliest: a walk that takes under 50 ms is done every second, a longer one every 20 times what it
 // takes. It is pure.
 type sweep struct {
@@ -24,6 +24,7 @@ const (
 	sweepMinSpan   = 500
 	sweepMaxSpan   = 1 << 50
 	sweepSliceGoal = 4 * time.Millisecond
+	sweepMostRows  = 10_000 // unpublished ones in a slice: some 3 ms
 )
 
 // slice returns the id range of the next slice: after < id ≤ upTo.
@@ -37,7 +38,7 @@ func (s *sweep) slice(watermark int64, now time.Time) (after, upTo int64) {
 	return s.position, max(s.position, min(s.position+s.span, watermark))
 }
 
-// swept takes in a slice up to upTo that took so long. It reports whether the walk is complete.
+// swept takes in a slice that went up to upTo, which may be less than it should have, and took so long. It reports whether the walk is complete.
 func (s *sweep) swept(upTo, watermark int64, took time.Duration, now time.Time) (complete bool) {
 	s.adapt(upTo-s.position, took)
 	s.next = now.Add((sweepRest - 1) * took)

@@ -250,7 +250,7 @@ func (db *table) after(at *retries, r *record) bool {
 	return r.retryAt > position || (r.retryAt == position && r.id > at.afterID)
 }
 
-func (db *table) sweep(_ context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, err error) {
+func (db *table) sweep(_ context.Context, after, upTo int64) (rows []eventsdb.SweepSliceRow, reached int64, err error) {
 	if after == 0 {
 		after = math.MinInt64
 	}
@@ -259,7 +259,7 @@ func (db *table) sweep(_ context.Context, after, upTo int64) (rows []eventsdb.Sw
 			rows = append(rows, eventsdb.SweepSliceRow{ID: r.id, AggregateType: r.key.Type, AggregateID: r.key.ID, NextRetryAt: timestamp(r.retryAt)})
 		}
 	}
-	return rows, nil
+	return rows, upTo, nil
 }
 
 func (db *table) holders() (names []string) {

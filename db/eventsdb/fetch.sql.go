@@ -447,6 +447,26 @@ func (q *Queries) ReloadLanes(ctx context.Context, arg ReloadLanesParams) ([]Rel
 	return items, nil
 }
 
+const SweepReach = `-- name: SweepReach :one
+SELECT COALESCE((SELECT u.id FROM events.outbox u
+                 WHERE u.published_at IS NULL AND u.id > $1::bigint AND u.id <= $2::bigint
+                 ORDER BY u.id LIMIT 1 OFFSET $3::bigint - 1), $2::bigint)::bigint AS reach
+`
+
+type SweepReachParams struct {
+	AfterID int64
+	UpTo    int64
+	Most    int64
+}
+
+// How far a slice after an id (0 and above) may go up to another: to so many unpublished rows. Index: outbox_unpublished_idx.
+func (q *Queries) SweepReach(ctx context.Context, arg SweepReachParams) (int64, error) {
+	row := q.db.QueryRow(ctx, SweepReach, arg.AfterID, arg.UpTo, arg.Most)
+	var reach int64
+	err := row.Scan(&reach)
+	return reach, err
+}
+
 const SweepSlice = `-- name: SweepSlice :many
 SELECT s.id, s.aggregate_type, s.aggregate_id, s.next_retry_at,
        (CASE WHEN isfinite(s.occurred_at) THEN LEAST(GREATEST(extract(epoch FROM now() - s.occurred_at), 0), 3155760000) ELSE 0 END * 1000000)::float8 AS age_us

@@ -125,6 +125,12 @@ SELECT 0, '', '00000000-0000-0000-0000-000000000000'::uuid, NULL,
                  WHERE x.published_at IS NULL AND x.next_retry_at >= 'infinity'
                  ORDER BY x.next_retry_at DESC LIMIT 1), false);
 
+-- name: SweepReach :one
+-- How far a slice after an id (0 and above) may go up to another: to so many unpublished rows. Index: outbox_unpublished_idx.
+SELECT COALESCE((SELECT u.id FROM events.outbox u
+                 WHERE u.published_at IS NULL AND u.id > sqlc.arg(after_id)::bigint AND u.id <= sqlc.arg(up_to)::bigint
+                 ORDER BY u.id LIMIT 1 OFFSET sqlc.arg(most)::bigint - 1), sqlc.arg(up_to)::bigint)::bigint AS reach;
+
 -- name: SweepSlice :many
 -- The rows of an id range that could be handled now: all of them should be covered by what the worker holds
 -- in memory. A range from 0 begins with the lowest id: the sequence gives out none below 1, but somebody may have chosen one.
