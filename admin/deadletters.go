@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,30 +101,36 @@ func unique(ids []int64) []int64 { return slices.Compact(slices.Sorted(slices.Va
 // ErrUncertain is wrapped by the error of a transaction whose end is not known: it may have been done.
 var ErrUncertain = errors.New("the answer to COMMIT was lost, so the last batch may have been done: look")
 
-// closing bounds how long a transaction that has failed is taken back.
+// closing is how long the end of a transaction may take after it was interrupted.
 const closing = 5 * time.Second
 
 // within runs do in a transaction.
-func within(ctx context.Context, db DB, do func(tx pgx.Tx, q *eventsdb.Queries) error) (err error) {
+func within(ctx context.Context, db DB, do func(tx pgx.Tx, q *eventsdb.Queries) error) error {
 	tx, err := db.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil { // also where it was interrupted: the session can then go on
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closing)
-			defer cancel()
-			_ = tx.Rollback(ctx) // what failed is said, and a session that is gone takes it back by itself
-		}
-	}()
-	if err := do(tx, queries(tx)); err != nil {
+	ending, cancel := outliving(ctx, closing)
+	defer cancel()
+	defer tx.Rollback(ending) //nolint:errcheck // what failed is said, a session that is gone takes it back by itself, and after COMMIT it does nothing
+	if err := cmp.Or(do(tx, queries(tx)), ctx.Err()); err != nil {
 		return err
 	}
-	err = tx.Commit(ctx)
+	err = tx.Commit(ending) // not ctx: whoever interrupts it would not know how it ended
 	if _, refused := errors.AsType[*pgconn.PgError](err); err == nil || refused || errors.Is(err, pgx.ErrTxCommitRollback) || pgconn.SafeToRetry(err) {
 		return err
 	}
 	return fmt.Errorf("%w (%w)", ErrUncertain, err)
+}
+
+// outliving returns a context that ends so long after ctx.
+func outliving(ctx context.Context, by time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(by, cancel) })
+	return later, func() {
+		stop()
+		cancel()
+	}
 }
 
 // queries are planned for each filter anew, as db/queries/events/operate.sql wants it.

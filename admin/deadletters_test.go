@@ -219,6 +219,14 @@ func TestRedrive(t *testing.T) {
 		if !errors.Is(err, context.Canceled) || errors.Is(err, admin.ErrUncertain) {
 			t.Errorf("%v, want that it was interrupted", err)
 		}
+		func() {
+			defer func() { _ = recover() }()
+			_, _ = admin.Discard(t.Context(), db.Pool, []int64{add(t, db, 3, isDead)}, func(context.Context, pgx.Tx, []int64) error { panic("a slip") })
+			t.Error("no panic")
+		}()
+		if n := db.Pool.Stat().AcquiredConns(); n != 0 {
+			t.Errorf("%d sessions are still out", n)
+		}
 	})
 
 	t.Run("what has died since they were found is left alone", func(t *testing.T) {

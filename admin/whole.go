@@ -27,19 +27,24 @@ func wholeLines(file io.ReaderAt, size int64) (extent, error) {
 	if start > 0 && !isEvent(io.NewSectionReader(file, 0, start)) {
 		return extent{}, errForeign("holds something else than events", 0)
 	}
-	tail := make([]byte, size-start)
-	if _, err := file.ReadAt(tail, start); err != nil && !errors.Is(err, io.EOF) {
+	if start == size {
+		return extent{whole: size}, nil
+	}
+	begin := make([]byte, min(2, size-start))
+	if _, err := file.ReadAt(begin, start); err != nil {
 		return extent{}, cause(err)
 	}
-	switch {
-	case len(tail) == 0:
-		return extent{whole: size}, nil
-	case json.Valid(tail) && isEvent(bytes.NewReader(tail)):
-		return extent{whole: size, open: true}, nil
-	case bytes.HasPrefix([]byte(`{"`), tail[:min(2, len(tail))]):
-		return extent{whole: start}, nil
+	if !bytes.HasPrefix([]byte(`{"`), begin) {
+		return extent{}, errForeign("holds something else than events", start)
 	}
-	return extent{}, errForeign("holds something else than events", start)
+	tail := make([]byte, size-start)
+	if _, err := file.ReadAt(tail, start); err != nil {
+		return extent{}, cause(err)
+	}
+	if json.Valid(tail) && isEvent(bytes.NewReader(tail)) {
+		return extent{whole: size, open: true}, nil
+	}
+	return extent{whole: start}, nil
 }
 
 // isEvent tells whether text begins with a kept event.
