@@ -147,7 +147,7 @@ func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n Archived, e
 			return ErrArchiving
 		}
 		if w.tired && o.Pause > 0 {
-			if err := pause.For(ctx, o.Pause); err != nil {
+			if err := rest(ctx, tx, o.Pause); err != nil {
 				return err
 			}
 		}
@@ -165,6 +165,15 @@ func (w *walk) step(ctx context.Context, db DB, o ArchiveOptions) (n Archived, e
 	}
 	w.took(found, o.BatchSize)
 	return n, nil
+}
+
+// rest pauses within a transaction, which the server must not take for one that was forgotten. As a command without a snapshot, SET also lets go of
+// that of the query before it, which would keep VACUUM from its work.
+func rest(ctx context.Context, tx pgx.Tx, d time.Duration) error {
+	if _, err := tx.Exec(ctx, "SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
+		return err
+	}
+	return pause.For(ctx, d)
 }
 
 // archive deletes events that are old enough and locked.

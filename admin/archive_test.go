@@ -118,8 +118,9 @@ func TestArchive(t *testing.T) {
 			if left := len(states(t, db)); left != 3 {
 				return fmt.Errorf("%d events are left", left)
 			}
-			if !value[bool](t, db, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = $1)", int64(pgnames.ArchiveLock)) {
-				return errors.New("it has no lock")
+			if !value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+				WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND a.backend_xmin IS NULL AND a.datname = current_database())`, int64(pgnames.ArchiveLock)) {
+				return errors.New("it has no lock, or a snapshot besides")
 			}
 			return nil
 		})
@@ -132,6 +133,21 @@ func TestArchive(t *testing.T) {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
+		}
+	})
+
+	t.Run("its pauses are longer than the server lets transactions idle", func(t *testing.T) {
+		t.Parallel()
+		db := pgtest.Database(t)
+		for i := range 3 {
+			add(t, db, byte(i), isOld)
+		}
+		conn := db.Connect(t)
+		if _, err := conn.Exec(t.Context(), "SET idle_in_transaction_session_timeout = 20"); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := admin.Archive(t.Context(), conn, admin.ArchiveOptions{BatchSize: 1, Pause: 200 * time.Millisecond}); err != nil || n.Events != 3 {
+			t.Errorf("archived %v (%v)", n, err)
 		}
 	})
 

@@ -38,7 +38,7 @@ const writeAtOnce = 1 << 20
 func OpenFile(path string) (*File, error) {
 	before, err := os.Stat(path)
 	if err == nil && !before.Mode().IsRegular() { // asked before, since opening a pipe waits for its reader
-		return nil, errors.New("it is not a regular file")
+		return nil, errNotRegular
 	}
 	f := &File{zip: strings.HasSuffix(path, ".gz"), made: errors.Is(err, fs.ErrNotExist)}
 	if f.file, err = os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE, 0o600); err != nil {
@@ -49,6 +49,32 @@ func OpenFile(path string) (*File, error) {
 	}
 	return f, nil
 }
+
+// CheckFile is an error where [OpenFile] would be one, but for somebody else who keeps events there at the moment. It changes nothing, and stands in
+// nobody's way.
+func CheckFile(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		trial, err := os.CreateTemp(filepath.Dir(path), ".outbox-")
+		if err != nil {
+			return cause(err)
+		}
+		return cause(errors.Join(trial.Close(), os.Remove(trial.Name())))
+	case err != nil:
+		return cause(err)
+	case !info.Mode().IsRegular():
+		return errNotRegular
+	}
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return cause(err)
+	}
+	f := &File{file: file, zip: strings.HasSuffix(path, ".gz")}
+	return errors.Join(f.look(), f.Close())
+}
+
+var errNotRegular = errors.New("it is not a regular file")
 
 func (f *File) begin() error {
 	if err := lockFile(f.file); err != nil {

@@ -167,6 +167,9 @@ func TestFile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+				if err := admin.CheckFile(path); err != nil {
+					t.Errorf("it cannot be looked at meanwhile: %v", err)
+				}
 				if other, err := admin.OpenFile(path); err == nil || !strings.Contains(err.Error(), "somebody else keeps events in it") {
 					t.Errorf("%v, %v", other, err)
 				}
@@ -199,6 +202,17 @@ func TestFile(t *testing.T) {
 			if err := file.Close(); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
+		}
+	})
+
+	t.Run("a look at one that is not there leaves nothing", func(t *testing.T) {
+		t.Parallel()
+		directory := t.TempDir()
+		if err := admin.CheckFile(filepath.Join(directory, "new.ndjson")); err != nil {
+			t.Error(err)
+		}
+		if left, err := os.ReadDir(directory); err != nil || len(left) > 0 {
+			t.Errorf("%v, %v", left, err)
 		}
 	})
 
@@ -257,6 +271,9 @@ func TestFile(t *testing.T) {
 			if _, err := admin.OpenFile(path); err == nil {
 				t.Errorf("%s: no error", name)
 			}
+			if err := admin.CheckFile(path); err == nil {
+				t.Errorf("%s: no error when it is checked", name)
+			}
 			if after, err := os.ReadFile(path); err != nil || string(after) != text {
 				t.Errorf("%s was changed: %v", name, err)
 			}
@@ -264,6 +281,9 @@ func TestFile(t *testing.T) {
 		for _, path := range []string{t.TempDir(), os.DevNull, filepath.Join(t.TempDir(), "no", "such")} {
 			if _, err := admin.OpenFile(path); err == nil {
 				t.Errorf("%s: no error", path)
+			}
+			if err := admin.CheckFile(path); err == nil {
+				t.Errorf("%s: no error when it is checked", path)
 			}
 		}
 	})

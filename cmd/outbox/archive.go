@@ -49,12 +49,9 @@ With --to, events are written there before they are deleted: as ` + "`outbox dea
 				return nothingChanged(ctx, err)
 			}
 		} else if to.value != "" {
-			keep, closeKeep, openErr := to.open(a)
-			if openErr != nil {
-				return nothingChanged(ctx, openErr)
-			}
+			var closeKeep func() error
+			o.Keep, closeKeep = to.openLater(a)
 			defer func() { err = errors.Join(err, closeKeep()) }()
-			o.Keep = keep
 		}
 		archived, archiveErr := admin.Archive(ctx, conn, o)
 		if archived.Events == 0 && !errors.Is(archiveErr, admin.ErrArchiving) {

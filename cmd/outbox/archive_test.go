@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/seed-9a365b49/outbox/admin"
 	"github.com/seed-9a365b49/outbox/internal/pgnames"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
@@ -39,6 +40,18 @@ func TestArchiveCommand(t *testing.T) {
 
 	busy := db.Connect(t)
 	if _, err := busy.Exec(t.Context(), "SELECT pg_advisory_lock($1, 'events.outbox'::regclass::oid::int)", pgnames.ArchiveLock); err != nil {
+		t.Fatal(err)
+	}
+	inUse := filepath.Join(t.TempDir(), "used.ndjson")
+	other, err := admin.OpenFile(inUse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := outboxOn(t, db, "archive", "--to", inUse).succeeds(t); o.stdout != "another archive is at work: nothing to do\n" {
+		t.Errorf("%q", o.stdout)
+	}
+	outboxOn(t, db, "archive", "--dry-run", "--to", inUse).succeeds(t)
+	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if o := outboxOn(t, db, "archive").succeeds(t); o.stdout != "another archive is at work: nothing to do\n" {

@@ -54,7 +54,7 @@ func (k *keeper) open(a *app) (keep admin.Keep, close func() error, err error) {
 	}
 	file, err := admin.OpenFile(k.value)
 	if err != nil {
-		return nil, nil, explain(err, "cannot keep events in %s: %v", k.value, err)
+		return nil, nil, k.unfit(err)
 	}
 	if n := file.Torn(); n > 0 {
 		fmt.Fprintf(a.stderr, "outbox: %s ends in %d bytes of half a batch, as a run that was broken off leaves it, with its events not deleted: "+
@@ -63,18 +63,45 @@ func (k *keeper) open(a *app) (keep admin.Keep, close func() error, err error) {
 	return file.Keep, file.Close, nil
 }
 
+// openLater opens with the first events: so an archive finds out first that another one is at work, into the same file.
+func (k *keeper) openLater(a *app) (admin.Keep, func() error) {
+	var keep admin.Keep
+	end := func() error { return nil }
+	later := func(ctx context.Context, tx pgx.Tx, ids []int64) error {
+		if keep == nil {
+			opened, closeKeep, err := k.open(a)
+			if err != nil {
+				return err
+			}
+			keep, end = opened, closeKeep
+		}
+		return keep(ctx, tx, ids)
+	}
+	return later, func() error { return end() }
+}
+
 // try returns an error where nothing could be kept there, and leaves no trace.
 func (k *keeper) try(ctx context.Context, a *app, conn *pgx.Conn) error {
-	if k.value == "" {
+	switch {
+	case k.value == "":
+		return nil
+	case k.table == nil && k.value != "-":
+		if err := admin.CheckFile(k.value); err != nil {
+			return k.unfit(err)
+		}
 		return nil
 	}
-	keep, closeKeep, err := k.open(a)
+	keep, _, err := k.open(a)
 	if err != nil {
 		return err
 	}
 	tx, err := conn.Begin(ctx)
-	if err == nil {
-		err = errors.Join(keep(ctx, tx, nil), tx.Rollback(ctx))
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, closeKeep())
+	return errors.Join(keep(ctx, tx, nil), tx.Rollback(ctx))
+}
+
+func (k *keeper) unfit(err error) error {
+	return explain(err, "cannot keep events in %s: %v", k.value, err)
 }
