@@ -22,6 +22,33 @@ const (
 	isYoung = "published_at = now() - interval '29 days'"
 )
 
+// archiving adds four old events and starts an archive, which has deleted the first and pauses. stop ends it.
+func archiving(t *testing.T, db *pgtest.DB) (stop func() (admin.Archived, error)) {
+	t.Helper()
+	for i := range 4 {
+		add(t, db, byte(i), isOld)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var n admin.Archived
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		n, err = admin.Archive(ctx, db.Pool, admin.ArchiveOptions{BatchSize: 1, Pause: time.Hour})
+		ended <- err
+	}()
+	pgtest.Eventually(t, func() error {
+		if left := value[int](t, db, "SELECT count(*) FROM events.outbox"); left != 3 {
+			return fmt.Errorf("%d events are left", left)
+		}
+		return nil
+	})
+	return func() (admin.Archived, error) {
+		cancel()
+		err := <-ended
+		return n, err
+	}
+}
+
 func TestArchive(t *testing.T) {
 	t.Parallel()
 
@@ -105,19 +132,8 @@ func TestArchive(t *testing.T) {
 	t.Run("it has the lock in its pauses, and a dry run needs none", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
-		for i := range 4 {
-			add(t, db, byte(i), isOld)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
-		go func() {
-			_, err := admin.Archive(ctx, db.Pool, admin.ArchiveOptions{BatchSize: 1, Pause: time.Hour})
-			ended <- err
-		}()
+		stop := archiving(t, db)
 		pgtest.Eventually(t, func() error {
-			if left := len(states(t, db)); left != 3 {
-				return fmt.Errorf("%d events are left", left)
-			}
 			if !value[bool](t, db, `SELECT EXISTS (SELECT FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 				WHERE l.locktype = 'advisory' AND l.classid::bigint = $1 AND a.backend_xmin IS NULL AND a.datname = current_database())`, int64(pgnames.ArchiveLock)) {
 				return errors.New("it has no lock, or a snapshot besides")
@@ -130,8 +146,7 @@ func TestArchive(t *testing.T) {
 		if n, err := admin.Archive(t.Context(), db.Pool, admin.ArchiveOptions{DryRun: true}); n.Events != 3 || err != nil {
 			t.Errorf("a dry run finds %v of 3 (%v)", n, err)
 		}
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
+		if _, err := stop(); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
@@ -203,25 +218,7 @@ func TestArchive(t *testing.T) {
 	t.Run("it can be stopped between two batches", func(t *testing.T) {
 		t.Parallel()
 		db := pgtest.Database(t)
-		for i := range 4 {
-			add(t, db, byte(i), isOld)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		var n admin.Archived
-		ended := make(chan error, 1)
-		go func() {
-			var err error
-			n, err = admin.Archive(ctx, db.Pool, admin.ArchiveOptions{BatchSize: 1, Pause: time.Hour})
-			ended <- err
-		}()
-		pgtest.Eventually(t, func() error {
-			if left := value[int](t, db, "SELECT count(*) FROM events.outbox"); left != 3 {
-				return fmt.Errorf("%d events are left", left)
-			}
-			return nil
-		})
-		cancel()
-		if err := <-ended; n.Events != 1 || !errors.Is(err, context.Canceled) {
+		if n, err := archiving(t, db)(); n.Events != 1 || !errors.Is(err, context.Canceled) {
 			t.Errorf("archived %v, %v", n, err)
 		}
 	})

@@ -21,12 +21,12 @@ import (
 // is appended behind it can be read. What the end of the process or of the machine has left is moved to a file beside it, PATH.torn, by
 // the next batch.
 type File struct {
-	file *os.File
-	zip  bool
-	made bool
-	size int64 // when it was opened
-	end  extent
-	torn int64 // bytes behind the last whole batch, when it was opened
+	file   *os.File
+	zip    bool
+	made   bool
+	end    extent // up to where it was whole when it was opened
+	torn   int64  // bytes that it had behind that
+	mended bool   // it ends there now
 }
 
 // writeAtOnce is how much goes to the disk in one piece: what a process that is killed has written of a batch of usual size is all or nothing.
@@ -104,16 +104,17 @@ func (f *File) inPlace() error {
 }
 
 // look finds out up to where the file is whole.
-func (f *File) look() (err error) {
-	if f.size, err = f.file.Seek(0, io.SeekEnd); err != nil {
+func (f *File) look() error {
+	size, err := f.file.Seek(0, io.SeekEnd)
+	if err != nil {
 		return cause(err)
 	}
 	find := wholeLines
 	if f.zip {
 		find = wholeMembers
 	}
-	f.end, err = find(f.file, f.size)
-	f.torn = f.size - f.end.whole
+	f.end, err = find(f.file, size)
+	f.torn = size - f.end.whole
 	return err
 }
 
@@ -123,13 +124,16 @@ func (f *File) Torn() int64 { return f.torn }
 
 // mend has the file end where it is whole.
 func (f *File) mend() error {
-	if f.size > f.end.whole {
-		torn, err := os.OpenFile(f.file.Name()+".torn", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if f.mended {
+		return nil
+	}
+	if f.torn > 0 {
+		aside, err := os.OpenFile(f.file.Name()+".torn", os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = io.Copy(torn, io.NewSectionReader(f.file, f.end.whole, f.size-f.end.whole))
-		if err := errors.Join(err, torn.Sync(), torn.Close()); err != nil {
+		_, err = io.Copy(aside, io.NewSectionReader(f.file, f.end.whole, f.torn))
+		if err := errors.Join(err, aside.Sync(), aside.Close()); err != nil {
 			return err
 		}
 		if err := f.file.Truncate(f.end.whole); err != nil {
@@ -141,7 +145,7 @@ func (f *File) mend() error {
 			return cause(err)
 		}
 	}
-	f.size, f.end = f.end.whole, extent{whole: f.end.whole}
+	f.mended = true
 	return nil
 }
 
