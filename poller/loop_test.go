@@ -250,6 +250,16 @@ func (w *world) sweepSlice() {
 	}
 }
 
+// sweepAll goes to the end of a walk that is under way, and once from zero to the end: slices that stop early make it long.
+func (w *world) sweepAll() {
+	for range 2 {
+		w.sweepSlice()
+		for w.loop.sweep.position > 0 {
+			w.sweepSlice()
+		}
+	}
+}
+
 func (w *world) must(err error) {
 	if err != nil {
 		w.Fatal(err)
@@ -465,7 +475,7 @@ func (w *world) finish() {
 		default:
 			polls++
 			if w.foreign || w.silently {
-				w.sweepSlice()
+				w.sweepAll()
 			}
 		}
 	}
