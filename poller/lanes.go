@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"math"
 	"slices"
 	"sync"
 
@@ -11,7 +12,7 @@ import (
 // event a free handler slot takes next. It knows neither SQL nor a clock.
 //
 // A lane's events are handled strictly in id order, one at a time. What it leaves out it remembers
-// as one number, more: the lowest id of its aggregate that was passed over. Everything from there
+// as one number, more: the lowest id of its aggregate that was passed over, or nothing. Everything from there
 // on is in the database and nowhere else, and is reloaded once the queue has run empty. A lane moves
 // through these states:
 //
@@ -53,13 +54,16 @@ type limits struct {
 type lane struct {
 	key     aggregate
 	queue   []*row // waiting, in id order
-	more    int64  // lowest id passed over; 0: none
+	more    int64  // lowest id passed over, or nothing
 	current *row   // being handled
 	held    *row   // handled, and holds the lane until the loop knows that its outcome is committed
 	ready   bool   // on a ready list
 	reload  bool   // among the reloads
 	single  [1]*row
 }
+
+// nothing is above every id. Not 0: somebody may have chosen that one, or those around it.
+const nothing = math.MaxInt64
 
 func newLanes(l limits) *lanes {
 	return &lanes{
@@ -97,7 +101,7 @@ func (ls *lanes) covers(key aggregate, id int64) bool {
 		return true
 	}
 	l, there := ls.byKey[key]
-	return there && (l.held != nil || (l.more != 0 && l.more <= id))
+	return there && (l.held != nil || l.more <= id)
 }
 
 // room returns how many rows and bytes may be fetched. While a handler slot is idle and no lane is ready, what is
@@ -193,7 +197,7 @@ func (ls *lanes) reloadable(n int) []reload {
 			break
 		}
 		list = append(list, reload{key: l.key, from: l.more})
-		l.more, l.reload = 0, false // what is passed over from now on is not part of the reload
+		l.more, l.reload = nothing, false // what is passed over from now on is not part of the reload
 		delete(ls.reloads, l)
 	}
 	return list
@@ -248,7 +252,7 @@ func (ls *lanes) discard() {
 			ls.forget(r)
 		}
 		ls.queued -= len(l.queue)
-		l.queue, l.more, l.ready, l.reload = nil, 0, false, false
+		l.queue, l.more, l.ready, l.reload = nil, nothing, false, false
 		if l.current == nil && l.held == nil {
 			delete(ls.byKey, key)
 		}
@@ -267,7 +271,7 @@ func (ls *lanes) counts() (inFlight, running int) {
 func (ls *lanes) lane(key aggregate) *lane {
 	l, there := ls.byKey[key]
 	if !there {
-		l = &lane{key: key}
+		l = &lane{key: key, more: nothing}
 		l.queue = l.single[:0] // most lanes never hold more
 		ls.byKey[key] = l
 	}
@@ -285,7 +289,7 @@ func (ls *lanes) put(l *lane, r *row) {
 	for at > 0 && l.queue[at-1].id > r.id {
 		at-- // a late commit goes before what was drawn after it
 	}
-	if l.held != nil || (l.more != 0 && r.id >= l.more) || at == ls.limits.laneCap {
+	if l.held != nil || r.id >= l.more || at == ls.limits.laneCap {
 		ls.passOver(l, r.id)
 		return
 	}
@@ -299,9 +303,7 @@ func (ls *lanes) put(l *lane, r *row) {
 }
 
 func (ls *lanes) passOver(l *lane, id int64) {
-	if l.more == 0 || id < l.more {
-		l.more = id
-	}
+	l.more = min(l.more, id)
 	ls.arrange(l)
 }
 
@@ -310,9 +312,7 @@ func (ls *lanes) dropFrom(l *lane, i int) {
 	if i >= len(l.queue) {
 		return
 	}
-	if first := l.queue[i].id; l.more == 0 || first < l.more {
-		l.more = first
-	}
+	l.more = min(l.more, l.queue[i].id)
 	for _, r := range l.queue[i:] {
 		ls.forget(r)
 	}
@@ -355,7 +355,7 @@ func (ls *lanes) settle(s *settlement) {
 	case s.result.Kind == dispatch.Retry:
 		// From here on the database blocks what follows; what comes before it is another matter.
 		if l.more > s.row.id {
-			l.more = 0
+			l.more = nothing
 		}
 		ls.arrange(l)
 	default:
@@ -371,7 +371,7 @@ func (ls *lanes) arrange(l *lane) {
 		l.ready = true
 		ls.listFor(l.queue[0]).push(l)
 	}
-	reload := l.more != 0 && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id)
+	reload := l.more != nothing && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id)
 	if reload != l.reload {
 		l.reload = reload
 		if reload {
@@ -380,7 +380,7 @@ func (ls *lanes) arrange(l *lane) {
 			delete(ls.reloads, l)
 		}
 	}
-	if free && len(l.queue) == 0 && l.more == 0 {
+	if free && len(l.queue) == 0 && l.more == nothing {
 		delete(ls.byKey, l.key)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/seed-9a365b49/outbox/db/eventsdb"
 	"github.com/seed-9a365b49/outbox/dispatch"
 )
 
@@ -77,13 +78,14 @@ func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 		return func(ctx context.Context) error { return o.reloadLanes(ctx, rows, bytes) }, next
 	}
 	now := time.Now()
-	next = o.sweep.next
+	next = now.Add(sweepInterval)
 	earlier := func(t time.Time) {
 		if t.Before(next) {
 			next = t
 		}
 	}
-	if !o.retries.next.IsZero() && waiting < o.cfg.MaxBatchSize {
+	mayAdd := waiting < o.cfg.MaxBatchSize // lanes that wait to be reloaded: they take memory
+	if mayAdd && !o.retries.next.IsZero() {
 		if o.retries.due(now) {
 			return o.lookForDue, next
 		}
@@ -96,8 +98,11 @@ func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 		}
 		earlier(at)
 	}
-	if !now.Before(o.sweep.next) {
-		return o.sweepSlice, next
+	if mayAdd {
+		if !now.Before(o.sweep.next) {
+			return o.sweepSlice, next
+		}
+		earlier(o.sweep.next)
 	}
 	return nil, next
 }
@@ -405,20 +410,19 @@ func (o *owner) sweepSlice(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	var rescued []int64
+	var uncovered []eventsdb.SweepSliceRow
 	for _, r := range rows {
 		o.oldest = max(o.oldest, time.Duration(r.AgeUs)*time.Microsecond)
-		key := aggregate{r.AggregateType, r.AggregateID}
-		if o.lanes.covers(key, r.ID) {
+		if o.lanes.covers(aggregate{r.AggregateType, r.AggregateID}, r.ID) {
 			continue
 		}
-		if r.NextRetryAt.Valid { // made due by somebody else
-			o.retries.expect(began, r.NextRetryAt)
-			continue
+		if len(uncovered) == o.cfg.MaxBatchSize { // their lanes take memory: the next slice goes on here
+			reached = r.ID - 1
+			break
 		}
-		rescued = append(rescued, r.ID)
+		uncovered = append(uncovered, r)
 	}
-	o.rescue(rescued)
+	o.rescue(uncovered)
 	if o.sweep.swept(reached, watermark, time.Since(began), time.Now()) {
 		o.stats.lastSweep.Store(int64(time.Since(epoch)))
 		o.stats.oldestUS.Store(o.oldest.Microseconds())
@@ -430,12 +434,20 @@ func (o *owner) sweepSlice(ctx context.Context) error {
 	return nil
 }
 
-// rescue brings in events that no wake would have found, in rising order.
-func (o *owner) rescue(ids []int64) {
-	if len(ids) == 0 {
-		return
+// rescue makes the lanes of events that nothing covers reload themselves. The cursor stays where it is: going back below them
+// it would read every dead letter above once more.
+func (o *owner) rescue(rows []eventsdb.SweepSliceRow) {
+	var rescued []int64 // those that a wake should have found
+	for _, r := range rows {
+		o.lanes.pass(aggregate{r.AggregateType, r.AggregateID}, r.ID)
+		if r.NextRetryAt.Valid { // made due by somebody who told nobody
+			o.retries.note(true)
+			continue
+		}
+		rescued = append(rescued, r.ID)
 	}
-	o.stats.rescues.Add(int64(len(ids)))
-	o.log.Warn().Int64("event_id", ids[0]).Int("events", len(ids)).Msg("events_rescued")
-	o.goBack(ids[0] - 1)
+	if len(rescued) > 0 {
+		o.stats.rescues.Add(int64(len(rescued)))
+		o.log.Warn().Int64("event_id", rescued[0]).Int("events", len(rescued)).Msg("events_rescued")
+	}
 }

@@ -65,12 +65,7 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 	// fetch as 4, of its own. Event 1 is an old dead letter of the same aggregate.
 	prepare := func(t *testing.T) (*interrupted, *owner) {
 		db := &interrupted{table: &table{holdBack: true, now: 1}}
-		cfg := Config{
-			BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4,
-			Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
-		}
-		p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
-		o := p.newOwner(db, &gate{})
+		o := newOwner(t, db)
 		ours, other := db.begin(tableKey(1)), db.begin(tableKey(2))
 		db.draw(ours, 1)
 		db.commit(ours)
@@ -126,6 +121,89 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 			t.Error("it does not fetch the page again at once")
 		}
 	})
+}
+
+func TestRescueReadsNothingElse(t *testing.T) {
+	t.Parallel()
+	db := &table{holdBack: true, now: 1}
+	o := newOwner(t, db)
+	var pooled []*transaction // their ids were drawn long before they insert: no lock on the sequence speaks for them
+	for n := range 25 {
+		pooled = append(pooled, &transaction{key: tableKey(1 + n)})
+		db.lastValue++
+		db.insert(pooled[n], db.lastValue, 1)
+	}
+	other := db.begin(tableKey(100))
+	db.draw(other, 1)
+	db.commit(other)
+	fetchOnce(t, o)
+	if err := o.readSequence(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fetchOnce(t, o)
+	if o.cursor.watermark.low != 26 {
+		t.Fatalf("the watermark is %d", o.cursor.watermark.low)
+	}
+	for _, tx := range pooled {
+		db.commit(tx)
+	}
+	for _, want := range []int{10, 20, 25} { // a page of them at a time
+		if err := o.sweepSlice(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := o.stats.rescues.Load(); n != int64(want) || o.lanes.waitingReloads() != want {
+			t.Fatalf("%d rescued, %d lanes reload, want %d", n, o.lanes.waitingReloads(), want)
+		}
+	}
+	if o.cursor.position != 26 || o.behind {
+		t.Errorf("the cursor went back to %d, behind: %t", o.cursor.position, o.behind)
+	}
+	if o.sweep.position != 0 {
+		t.Errorf("the walk is not complete: %d", o.sweep.position)
+	}
+	o.sweep.next, o.retries.next = time.Time{}, time.Now()
+	for n := 25; n > 0; n = o.lanes.waitingReloads() {
+		work, _ := o.choose()
+		if err := work(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if o.lanes.waitingReloads() >= n {
+			t.Fatalf("%d lanes wait, and something else was done", n)
+		}
+	}
+}
+
+// Without room nothing is reloaded, and what waits for it must neither grow nor keep the loop spinning.
+func TestSweepWaitsForRoom(t *testing.T) {
+	t.Parallel()
+	db := &table{holdBack: true, now: 1}
+	o := newOwner(t, db)
+	o.behind = false
+	for n := range 10 {
+		o.lanes.pass(tableKey(n), int64(1+n))
+	}
+	for n := range o.lanes.limits.rows {
+		o.lanes.offer(&row{id: int64(1000 + n), aggregate: tableKey(100 + n), payload: []byte("{}")})
+	}
+	for o.lanes.next() != nil { // all handlers are busy
+	}
+	work, next := o.choose()
+	if work != nil {
+		t.Error("there is work without room")
+	}
+	if wait := time.Until(next); wait <= 0 {
+		t.Errorf("it looks again at once")
+	}
+}
+
+// newOwner returns the loop at the start of a spell, of pages of ten.
+func newOwner(t *testing.T, s statements) *owner {
+	cfg := Config{
+		BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4,
+		Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
+	}
+	p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
+	return p.newOwner(s, &gate{})
 }
 
 // idleCrew leaves it to the test to take what is to be handled.
@@ -254,7 +332,7 @@ func (w *world) sweepSlice() {
 func (w *world) sweepAll() {
 	for range 2 {
 		w.sweepSlice()
-		for w.loop.sweep.position > 0 {
+		for w.loop.sweep.position != 0 {
 			w.sweepSlice()
 		}
 	}
@@ -435,7 +513,7 @@ func (w *world) redrive() {
 	}
 }
 
-// disturb draws ids past the sequence, or sets it back.
+// disturb draws ids past the sequence, or those that it never gives out, or sets it back.
 func (w *world) disturb() {
 	if rapid.Bool().Draw(w.T, "set back") {
 		w.db.lastValue = max(0, w.db.lastValue-int64(1+below(10).Draw(w.T, "by")))
@@ -444,6 +522,9 @@ func (w *world) disturb() {
 	}
 	tx := w.db.begin(tableKey(1 + below(worldAggregates).Draw(w.T, "aggregate")))
 	id := w.db.lastValue + int64(2+below(20).Draw(w.T, "ahead"))
+	if rapid.Bool().Draw(w.T, "below one") {
+		id = int64(-below(6).Draw(w.T, "below"))
+	}
 	if !w.db.taken(id) {
 		w.Logf("foreign id %d", id)
 		w.db.insert(tx, id, 1)
