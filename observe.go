@@ -73,6 +73,9 @@ func (s *sampler) once(ctx context.Context) {
 	}
 }
 
+// SampleInterval is how often the worker counts the backlog for its [Observer] while it is the owner.
+func (w *Worker) SampleInterval() time.Duration { return w.cfg.Observer.SampleInterval }
+
 // sampler returns the sampler of this worker.
 func (w *Worker) sampler(db *database, p *poller.Poller) *sampler {
 	o := w.cfg.Observer

@@ -77,8 +77,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		c.Collect(to)
 	}
 	var h outbox.Health
+	var interval time.Duration
 	if w := m.worker.Load(); w != nil {
-		h = w.Health()
+		h, interval = w.Health(), w.SampleInterval()
 	}
 	for _, g := range ofWorker {
 		to <- prometheus.MustNewConstMetric(g.desc, g.kind, g.value(h))
@@ -87,7 +88,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(wakes, prometheus.CounterValue, float64(n), kind)
 	}
 	s := m.sample.Load()
-	if s == nil || !h.Owner || time.Since(s.taken) > stale {
+	if s == nil || !h.Owner || time.Since(s.taken) > stale(interval) {
 		return // a standby knows nothing of the database, and what an owner knew is of no use
 	}
 	for _, g := range ofDatabase {

@@ -27,8 +27,9 @@ const maxTypes = 500
 // otherType is the label of the event types beyond [maxTypes].
 const otherType = "other"
 
-// stale is how long after the last sample the metrics of the database are left out: four samples are missing.
-const stale = 4 * outbox.DefaultSampleInterval
+// stale is how long after the last sample the metrics of the database are left out: four samples are missing, and a minute has passed, since a busy
+// database may well be late with one.
+func stale(interval time.Duration) time.Duration { return max(4*interval, time.Minute) }
 
 // Metrics is a [prometheus.Collector] of one worker. Make one with [New].
 type Metrics struct {
