@@ -30,6 +30,18 @@ func statusOf(t *testing.T, db *pgtest.DB) *status {
 	return s
 }
 
+// waitForStatus waits until status shows what is wanted of sessions: the server ends one a moment after its client has.
+func waitForStatus(t *testing.T, db *pgtest.DB, wanted func(*status) bool) (s *status) {
+	t.Helper()
+	pgtest.Eventually(t, func() error {
+		if s = statusOf(t, db); !wanted(s) {
+			return fmt.Errorf("owner %+v, blocked by %+v, %+v", s.Owner, s.BlockedBy, s)
+		}
+		return nil
+	})
+	return s
+}
+
 // everyState makes 2 pending, 3 due, 4 waiting and 5 dead events, and published ones of 30 s, 30 min and 2 h ago, 6, 7 and 8.
 const everyState = `
 	INSERT INTO events.outbox (aggregate_type, aggregate_id, event_type, payload, occurred_at, published_at, retry_count, next_retry_at)
@@ -92,10 +104,9 @@ func TestStatus(t *testing.T) {
 		db := pgtest.Database(t)
 		startWorker(t, db, "--sink", "discard")
 		startWorker(t, db, "--sink", "discard")
-		s := statusOf(t, db)
-		if s.Owner == nil || s.Owner.PID == 0 || !strings.HasPrefix(s.Owner.Application, "outbox/owner") || s.Standbys != 1 || s.Listeners != 2 {
-			t.Errorf("owner %+v, %+v", s.Owner, s)
-		}
+		waitForStatus(t, db, func(s *status) bool {
+			return s.Owner != nil && s.Owner.PID != 0 && strings.HasPrefix(s.Owner.Application, "outbox/owner") && s.Standbys == 1 && s.Listeners == 2
+		})
 		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, "connected: pid ") {
 			t.Errorf("%s", o.stdout)
 		}
@@ -111,10 +122,9 @@ func TestStatus(t *testing.T) {
 			t.Fatalf("owned: %+v, error %v", got, err)
 		}
 		startWorker(t, db, "--sink", "discard")
-		s := statusOf(t, db)
-		if s.Owner != nil || s.BlockedBy == nil || s.BlockedBy.PID != int32(holder.PgConn().PID()) || s.Standbys != 1 || s.Listeners != 1 {
-			t.Errorf("owner %+v, blocked by %+v, %+v", s.Owner, s.BlockedBy, s)
-		}
+		s := waitForStatus(t, db, func(s *status) bool {
+			return s.Owner == nil && s.BlockedBy != nil && s.BlockedBy.PID == int32(holder.PgConn().PID()) && s.Standbys == 1 && s.Listeners == 1
+		})
 		want := fmt.Sprintf("none: the lock is held by pid %d, user %s, application \"left in a pooler\", which is no worker: ", holder.PgConn().PID(), s.BlockedBy.User)
 		if o := outboxOn(t, db, "status").succeeds(t); !strings.Contains(o.stdout, want) {
 			t.Errorf("no %q in\n%s", want, o.stdout)
