@@ -12,7 +12,7 @@ import (
 // event a free handler slot takes next. It knows neither SQL nor a clock.
 //
 // A lane's events are handled strictly in id order, one at a time. What it leaves out it remembers
-// as one number, more: the lowest id of its aggregate that was passed over, or nothing. Everything from there
+// as one number, more: the lowest id of its aggregate that was passed over. Everything from there
 // on is in the database and nowhere else, and is reloaded once the queue has run empty. A lane moves
 // through these states:
 //
@@ -54,16 +54,28 @@ type limits struct {
 type lane struct {
 	key     aggregate
 	queue   []*row // waiting, in id order
-	more    int64  // lowest id passed over, or nothing
-	current *row   // being handled
-	held    *row   // handled, and holds the lane until the loop knows that its outcome is committed
-	ready   bool   // on a ready list
-	reload  bool   // among the reloads
+	more    mark
+	current *row // being handled
+	held    *row // handled, and holds the lane until the loop knows that its outcome is committed
+	ready   bool // on a ready list
+	reload  bool // among the reloads
 	single  [1]*row
 }
 
-// nothing is above every id. Not 0: somebody may have chosen that one, or those around it.
-const nothing = math.MaxInt64
+// mark is the lowest id that was passed over, if one was. Not a number alone, since somebody may have chosen any as an id.
+type mark struct {
+	id    int64
+	there bool
+}
+
+func (m *mark) lower(id int64) {
+	if !m.there || id < m.id {
+		*m = mark{id, true}
+	}
+}
+
+// reaches reports whether an event with the id is left to the database.
+func (m mark) reaches(id int64) bool { return m.there && m.id <= id }
 
 func newLanes(l limits) *lanes {
 	return &lanes{
@@ -101,7 +113,7 @@ func (ls *lanes) covers(key aggregate, id int64) bool {
 		return true
 	}
 	l, there := ls.byKey[key]
-	return there && (l.held != nil || l.more <= id)
+	return there && (l.held != nil || l.more.reaches(id))
 }
 
 // room returns how many rows and bytes may be fetched. While a handler slot is idle and no lane is ready, what is
@@ -196,8 +208,8 @@ func (ls *lanes) reloadable(n int) []reload {
 		if len(list) >= n {
 			break
 		}
-		list = append(list, reload{key: l.key, from: l.more})
-		l.more, l.reload = nothing, false // what is passed over from now on is not part of the reload
+		list = append(list, reload{key: l.key, from: l.more.id})
+		l.more, l.reload = mark{}, false // what is passed over from now on is not part of the reload
 		delete(ls.reloads, l)
 	}
 	return list
@@ -237,7 +249,7 @@ func (ls *lanes) reloaded(req reload, rows []*row, limit int, blocked bool) {
 		}
 	}
 	if len(rows) == limit {
-		ls.passOver(l, rows[len(rows)-1].id+1)
+		ls.passOverAfter(l, rows[len(rows)-1].id)
 	}
 }
 
@@ -252,7 +264,7 @@ func (ls *lanes) discard() {
 			ls.forget(r)
 		}
 		ls.queued -= len(l.queue)
-		l.queue, l.more, l.ready, l.reload = nil, nothing, false, false
+		l.queue, l.more, l.ready, l.reload = nil, mark{}, false, false
 		if l.current == nil && l.held == nil {
 			delete(ls.byKey, key)
 		}
@@ -271,7 +283,7 @@ func (ls *lanes) counts() (inFlight, running int) {
 func (ls *lanes) lane(key aggregate) *lane {
 	l, there := ls.byKey[key]
 	if !there {
-		l = &lane{key: key, more: nothing}
+		l = &lane{key: key}
 		l.queue = l.single[:0] // most lanes never hold more
 		ls.byKey[key] = l
 	}
@@ -289,7 +301,7 @@ func (ls *lanes) put(l *lane, r *row) {
 	for at > 0 && l.queue[at-1].id > r.id {
 		at-- // a late commit goes before what was drawn after it
 	}
-	if l.held != nil || r.id >= l.more || at == ls.limits.laneCap {
+	if l.held != nil || l.more.reaches(r.id) || at == ls.limits.laneCap {
 		ls.passOver(l, r.id)
 		return
 	}
@@ -303,7 +315,15 @@ func (ls *lanes) put(l *lane, r *row) {
 }
 
 func (ls *lanes) passOver(l *lane, id int64) {
-	l.more = min(l.more, id)
+	l.more.lower(id)
+	ls.arrange(l)
+}
+
+// passOverAfter passes over what follows an id.
+func (ls *lanes) passOverAfter(l *lane, id int64) {
+	if id < math.MaxInt64 {
+		l.more.lower(id + 1)
+	}
 	ls.arrange(l)
 }
 
@@ -312,7 +332,7 @@ func (ls *lanes) dropFrom(l *lane, i int) {
 	if i >= len(l.queue) {
 		return
 	}
-	l.more = min(l.more, l.queue[i].id)
+	l.more.lower(l.queue[i].id)
 	for _, r := range l.queue[i:] {
 		ls.forget(r)
 	}
@@ -354,13 +374,13 @@ func (ls *lanes) settle(s *settlement) {
 	case !holds:
 	case s.result.Kind == dispatch.Retry:
 		// From here on the database blocks what follows; what comes before it is another matter.
-		if l.more > s.row.id {
-			l.more = nothing
+		if l.more.id > s.row.id {
+			l.more = mark{}
 		}
 		ls.arrange(l)
 	default:
 		// It blocked what follows, which was passed over without a trace, perhaps by another worker.
-		ls.passOver(l, s.row.id+1)
+		ls.passOverAfter(l, s.row.id)
 	}
 }
 
@@ -371,7 +391,7 @@ func (ls *lanes) arrange(l *lane) {
 		l.ready = true
 		ls.listFor(l.queue[0]).push(l)
 	}
-	reload := l.more != nothing && l.held == nil && (len(l.queue) == 0 || l.more < l.queue[0].id)
+	reload := l.more.there && l.held == nil && (len(l.queue) == 0 || l.more.id < l.queue[0].id)
 	if reload != l.reload {
 		l.reload = reload
 		if reload {
@@ -380,7 +400,7 @@ func (ls *lanes) arrange(l *lane) {
 			delete(ls.reloads, l)
 		}
 	}
-	if free && len(l.queue) == 0 && l.more == nothing {
+	if free && len(l.queue) == 0 && !l.more.there {
 		delete(ls.byKey, l.key)
 	}
 }

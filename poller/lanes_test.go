@@ -677,9 +677,9 @@ func checkLanes(t rapid.TB, ls *lanes, running []*row, unsettled []outcome) {
 		switch {
 		case l.ready != listed, l.ready != (free && len(l.queue) > 0):
 			t.Fatalf("a lane's place on the ready lists is wrong: %+v", l)
-		case l.reload != reloads, l.more != nothing && len(l.queue) == 0 && l.held == nil && !reloads, l.more == nothing && reloads:
+		case l.reload != reloads, l.more.there && len(l.queue) == 0 && l.held == nil && !reloads, !l.more.there && reloads:
 			t.Fatalf("a lane's request to be reloaded is wrong: %+v", l)
-		case len(l.queue) == 0 && l.more == nothing && free:
+		case len(l.queue) == 0 && !l.more.there && free:
 			t.Fatalf("a lane without anything in it was kept: %+v", l)
 		}
 	}

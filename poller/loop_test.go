@@ -2,6 +2,7 @@ package poller
 
 import (
 	"context"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -522,8 +523,11 @@ func (w *world) disturb() {
 	}
 	tx := w.db.begin(tableKey(1 + below(worldAggregates).Draw(w.T, "aggregate")))
 	id := w.db.lastValue + int64(2+below(20).Draw(w.T, "ahead"))
-	if rapid.Bool().Draw(w.T, "below one") {
+	switch below(4).Draw(w.T, "far away") {
+	case 0, 1:
 		id = int64(-below(6).Draw(w.T, "below"))
+	case 2:
+		id = math.MaxInt64 - int64(below(3).Draw(w.T, "from the last"))
 	}
 	if !w.db.taken(id) {
 		w.Logf("foreign id %d", id)

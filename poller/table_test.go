@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"math"
@@ -84,7 +85,7 @@ func (db *table) insert(tx *transaction, id int64, size int) {
 
 func (db *table) commit(tx *transaction) {
 	db.records = append(db.records, tx.drawn...)
-	slices.SortFunc(db.records, func(a, b *record) int { return int(a.id - b.id) })
+	slices.SortFunc(db.records, func(a, b *record) int { return cmp.Compare(a.id, b.id) })
 	db.rollback(tx)
 }
 
