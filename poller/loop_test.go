@@ -66,7 +66,7 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 	// fetch as 4, of its own. Event 1 is an old dead letter of the same aggregate.
 	prepare := func(t *testing.T) (*interrupted, *owner) {
 		db := &interrupted{table: &table{holdBack: true, now: 1}}
-		o := newOwner(t, db)
+		o := newOwner(t, db, tens)
 		ours, other := db.begin(tableKey(1)), db.begin(tableKey(2))
 		db.draw(ours, 1)
 		db.commit(ours)
@@ -127,7 +127,7 @@ func TestFetchKeepsOrderAcrossLateCommits(t *testing.T) {
 func TestRescueReadsNothingElse(t *testing.T) {
 	t.Parallel()
 	db := &table{holdBack: true, now: 1}
-	o := newOwner(t, db)
+	o := newOwner(t, db, tens)
 	var pooled []*transaction // their ids were drawn long before they insert: no lock on the sequence speaks for them
 	for n := range 25 {
 		pooled = append(pooled, &transaction{key: tableKey(1 + n)})
@@ -178,7 +178,7 @@ func TestRescueReadsNothingElse(t *testing.T) {
 func TestSweepWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	db := &table{holdBack: true, now: 1}
-	o := newOwner(t, db)
+	o := newOwner(t, db, tens)
 	o.behind = false
 	for n := range 10 {
 		o.lanes.pass(tableKey(n), int64(1+n))
@@ -197,15 +197,15 @@ func TestSweepWaitsForRoom(t *testing.T) {
 	}
 }
 
-// newOwner returns the loop at the start of a spell, of pages of ten.
-func newOwner(t *testing.T, s statements) *owner {
-	cfg := Config{
-		BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4,
-		Listening: func() bool { return true }, Suspect: func(string) {}, Log: zerolog.Nop(),
-	}
+// newOwner returns a loop at the start of a spell, which nothing but the test drives.
+func newOwner(t interface{ Cleanup(func()) }, s statements, cfg Config) *owner {
+	cfg.Listening, cfg.Suspect, cfg.Log = func() bool { return true }, func(string) {}, zerolog.Nop()
 	p := &Poller{cfg: cfg, log: cfg.Log, lanes: newLanes(cfg.limits()), nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
 	return p.newOwner(s, &gate{})
 }
+
+// tens has pages of ten.
+var tens = Config{BatchSize: 10, MaxBatchSize: 10, MaxBatchBytes: 1000, Concurrency: 4, LaneCap: 4}
 
 // idleCrew leaves it to the test to take what is to be handled.
 func idleCrew(t interface{ Cleanup(func()) }) *crew {
@@ -249,9 +249,6 @@ func newWorld(t *rapid.T, ordering Ordering) *world {
 		MaxBatchBytes: rapid.SampledFrom([]int{1, 5, 1000}).Draw(t, "batch bytes"),
 		Concurrency:   rapid.IntRange(1, 4).Draw(t, "concurrency"),
 		LaneCap:       rapid.IntRange(1, 3).Draw(t, "lane cap"),
-		Listening:     func() bool { return true },
-		Suspect:       func(string) {},
-		Log:           zerolog.Nop(),
 	}
 	cfg.MaxBatchSize = cfg.BatchSize + rapid.IntRange(0, 4).Draw(t, "batch growth")
 	w := &world{
@@ -259,9 +256,8 @@ func newWorld(t *rapid.T, ordering Ordering) *world {
 		db:   &table{holdBack: ordering == PerAggregate},
 		fate: map[int64]dispatch.Kind{},
 	}
-	w.lanes = newLanes(cfg.limits())
-	p := &Poller{cfg: cfg, log: cfg.Log, lanes: w.lanes, nudge: make(chan struct{}, 1), handlers: idleCrew(t)}
-	w.loop = p.newOwner(w, &gate{})
+	w.loop = newOwner(t, w, cfg)
+	w.lanes = w.loop.lanes
 	return w
 }
 
