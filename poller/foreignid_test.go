@@ -32,3 +32,42 @@ func TestChosenIDsAreDelivered(t *testing.T) {
 		t.Errorf("%d events were handled, want 35, each once: %v", len(seen), b.seen())
 	}
 }
+
+// What only the sweep finds is found whatever the table holds, and wherever the sequence is.
+func TestSweepReachesWhatNothingElseDoes(t *testing.T) {
+	t.Parallel()
+	for name, statement := range map[string]string{
+		"a dead letter above the sequence": `INSERT INTO events.outbox (id, aggregate_type, aggregate_id, event_type, payload, retry_count, next_retry_at)
+			VALUES (1001, 'thing', gen_random_uuid(), 'Happened', '{}', 10, 'infinity')`,
+		"a retry above the sequence": `INSERT INTO events.outbox (id, aggregate_type, aggregate_id, event_type, payload, retry_count, next_retry_at)
+			VALUES (1001, 'thing', gen_random_uuid(), 'Happened', '{}', 1, now() + interval '1 day')`,
+		"a sequence near its end": `SELECT setval('events.outbox_id_seq', 9223372036854775000)`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := pgtest.Database(t)
+			b := prepare(t, db, nil)
+			b.exec(statement)
+			b.run()
+			insertMany(t, db.Pool, 5, 2)
+			b.waitRows(10, "published_at IS NOT NULL")
+			b.wait("a sweep", func() bool { return !b.Stats().LastSweep.IsZero() })
+			b.exec(`INSERT INTO events.outbox (id, aggregate_type, aggregate_id, event_type, payload)
+				SELECT -i, 'thing', $1, 'Happened', '{}' FROM generate_series(1, 5) i`, aggregateID(1))
+			b.waitRows(15, "published_at IS NOT NULL")
+		})
+	}
+}
+
+// The sweep ends at the watermark; a retry that somebody made due without a word is found above it too.
+func TestRetryAboveTheSequenceIsFound(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Database(t)
+	b := prepare(t, db, nil)
+	b.exec(`INSERT INTO events.outbox (id, aggregate_type, aggregate_id, event_type, payload, retry_count, next_retry_at)
+		VALUES (1001, 'thing', gen_random_uuid(), 'Happened', '{}', 1, now() + interval '1 day')`)
+	b.run()
+	b.wait("a sweep", func() bool { return !b.Stats().LastSweep.IsZero() })
+	b.exec(`UPDATE events.outbox SET next_retry_at = now()`)
+	b.waitRows(1, "published_at IS NOT NULL")
+}

@@ -17,6 +17,7 @@ type owner struct {
 	cursor   cursor
 	retries  retries
 	sweep    sweep
+	turns    turns
 	oldest   time.Duration // seen in the current sweep
 	fallback fallback
 	gate     *gate
@@ -68,41 +69,39 @@ func (p *Poller) loop(ctx context.Context, s *session, g *gate) error {
 	return nil
 }
 
-// choose returns what to do now: reload lanes that have run empty, look for due retries, fetch new events, sweep, in this
-// order; or nil, and when there will be something if nothing wakes the loop before. What
+// choose returns what to do now, the tasks taking turns; or nil, and when there will be something if nothing wakes the loop before. What
 // lacks room waits for a settlement, not for a time.
 func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 	rows, bytes := o.lanes.room()
 	waiting := o.lanes.waitingReloads()
-	if waiting > 0 && rows > 0 && bytes > 0 {
-		return func(ctx context.Context) error { return o.reloadLanes(ctx, rows, bytes) }, next
-	}
+	mayAdd := waiting < o.cfg.MaxBatchSize // lanes that wait to be reloaded: they take memory
+	var ready [tasks]bool
 	now := time.Now()
 	next = now.Add(sweepInterval)
-	earlier := func(t time.Time) {
-		if t.Before(next) {
-			next = t
+	when := func(t task, at time.Time) {
+		if ready[t] = !now.Before(at); !ready[t] && at.Before(next) {
+			next = at
 		}
 	}
-	mayAdd := waiting < o.cfg.MaxBatchSize // lanes that wait to be reloaded: they take memory
+	ready[reloading] = waiting > 0 && rows > 0 && bytes > 0
 	if mayAdd && !o.retries.next.IsZero() {
-		if o.retries.due(now) {
-			return o.lookForDue, next
-		}
-		earlier(o.retries.next)
+		when(lookingForDue, o.retries.next)
 	}
 	if o.hasRoom(rows, bytes) {
-		at := o.nextFetch(now)
-		if !now.Before(at) {
-			return func(ctx context.Context) error { return o.fetch(ctx, rows, bytes) }, next
-		}
-		earlier(at)
+		when(fetching, o.nextFetch(now))
 	}
 	if mayAdd {
-		if !now.Before(o.sweep.next) {
-			return o.sweepSlice, next
-		}
-		earlier(o.sweep.next)
+		when(sweeping, o.sweep.next)
+	}
+	switch o.turns.next(ready) {
+	case reloading:
+		return func(ctx context.Context) error { return o.reloadLanes(ctx, rows, bytes) }, next
+	case lookingForDue:
+		return o.lookForDue, next
+	case fetching:
+		return func(ctx context.Context) error { return o.fetch(ctx, rows, bytes) }, next
+	case sweeping:
+		return o.sweepSlice, next
 	}
 	return nil, next
 }

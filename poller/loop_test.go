@@ -163,14 +163,68 @@ func TestRescueReadsNothingElse(t *testing.T) {
 		t.Errorf("the walk is not complete: %d", o.sweep.position)
 	}
 	o.sweep.next, o.retries.next = time.Time{}, time.Now()
-	for n := 25; n > 0; n = o.lanes.waitingReloads() {
+	rest(t, o)
+	if n := o.lanes.waitingReloads(); n != 0 {
+		t.Errorf("%d lanes still wait to be reloaded", n)
+	}
+}
+
+// rest has the loop do what it chooses to do until there is nothing more.
+func rest(t *testing.T, o *owner) {
+	t.Helper()
+	for range 1000 {
 		work, _ := o.choose()
+		if work == nil {
+			return
+		}
 		if err := work(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if o.lanes.waitingReloads() >= n {
-			t.Fatalf("%d lanes wait, and something else was done", n)
-		}
+	}
+	t.Fatalf("does not come to rest: turns %v, cursor %+v, retries %+v", o.turns, o.cursor, o.retries)
+}
+
+// A row whose id the sequence has not given out yet is read whenever something is, and is no reason to read.
+func TestRestsBelowForeignIDs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		retryAt int64
+	}{{"pending", noRetry}, {"in retry", 1_000_000_000}, {"dead", deadLetter}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			cfg := tens
+			cfg.PollInterval, cfg.DegradedPollInterval = time.Hour, time.Hour
+			db := &table{holdBack: true, now: 1}
+			o := newOwner(t, db, cfg)
+			tx := db.begin(tableKey(1))
+			for id := range int64(25) { // more than a page
+				db.insert(tx, 1000+10*id, 1)
+			}
+			db.commit(tx)
+			for _, r := range db.records {
+				r.retryAt = tc.retryAt
+			}
+			rest(t, o)
+			for n := range 3 { // the sequence goes on below them
+				tx := db.begin(tableKey(2))
+				id := db.draw(tx, 1)
+				db.commit(tx)
+				o.woken.Store(true)
+				o.sweep.next = time.Time{}
+				rest(t, o)
+				r := o.lanes.next()
+				if n == 0 && tc.retryAt == noRetry {
+					r = o.lanes.next() // after the first of the others
+				}
+				if r == nil || r.id != id {
+					t.Fatalf("started %+v, want event %d", r, id)
+				}
+				o.lanes.done(r, false)
+				db.record(id).published = true
+				o.lanes.settled([]settlement{{outcome: outcome{row: r, result: &dispatch.Outcome{}}, applied: true}})
+			}
+		})
 	}
 }
 
@@ -249,6 +303,7 @@ func newWorld(t *rapid.T, ordering Ordering) *world {
 		MaxBatchBytes: rapid.SampledFrom([]int{1, 5, 1000}).Draw(t, "batch bytes"),
 		Concurrency:   rapid.IntRange(1, 4).Draw(t, "concurrency"),
 		LaneCap:       rapid.IntRange(1, 3).Draw(t, "lane cap"),
+		PollInterval:  time.Hour, DegradedPollInterval: time.Hour, // a poll is made by hand
 	}
 	cfg.MaxBatchSize = cfg.BatchSize + rapid.IntRange(0, 4).Draw(t, "batch growth")
 	w := &world{
@@ -320,6 +375,11 @@ func (w *world) lookForDue() bool {
 func (w *world) sweepSlice() {
 	w.loop.takeSettled()
 	w.must(w.loop.sweepSlice(context.Background()))
+	w.checkRescues()
+}
+
+// checkRescues fails where the sweep found an event that it should not have had to find.
+func (w *world) checkRescues() {
 	if n := w.loop.stats.rescues.Load(); n > 0 && !w.foreign {
 		w.Fatalf("the sweep rescued %d events", n)
 	}
@@ -377,7 +437,7 @@ func (w *world) happen() {
 	case 13:
 		w.db.now += int64(1 + below(10).Draw(w.T, "µs"))
 	case 14:
-		if w.foreign {
+		if w.foreign && rapid.Bool().Draw(w.T, "disturb") {
 			w.disturb()
 		} else {
 			w.redrive()
@@ -532,7 +592,8 @@ func (w *world) disturb() {
 	w.db.commit(tx)
 }
 
-// finish lets everything come to rest, without the sweep where it should not be needed, and checks that nothing is left.
+// finish has the loop choose what to do until everything is at rest, where it finds nothing more to do, also after polls and
+// sweeps, and checks that nothing is left.
 func (w *world) finish() {
 	w.Log("finish")
 	w.quiet = true
@@ -541,23 +602,24 @@ func (w *world) finish() {
 	}
 	for polls, rounds := 0, 0; polls < 3; rounds++ {
 		if rounds > 10_000 {
-			w.Fatal("does not come to rest")
+			w.Fatalf("does not come to rest: turns %v, cursor %+v, retries %+v", w.loop.turns, w.loop.cursor, w.loop.retries)
 		}
 		w.work()
 		w.check()
-		switch {
-		case w.reloadLanes():
-		case w.lookForDue() && w.lanes.waitingReloads() > 0:
-		case !w.fetchPage():
-			w.Fatal("nothing is in flight and there is no room")
-		case w.loop.behind || w.lanes.waitingReloads() > 0 || w.ready():
+		w.db.now++ // else a retry that is due by this machine's clock is never due by the database's
+		w.loop.takeSettled()
+		w.loop.takeRedriven()
+		switch work, _ := w.loop.choose(); {
+		case work != nil:
+			w.must(work(context.Background()))
+			w.checkRescues()
+		case w.ready():
 		case w.advanceToNextRetry():
-			polls = 0
+			polls, w.loop.retries.next = 0, time.Now()
 		default:
 			polls++
-			if w.foreign || w.silently {
-				w.sweepAll()
-			}
+			w.loop.fallback.next = time.Time{}
+			w.sweepAll()
 		}
 	}
 	for _, r := range w.db.records {
@@ -565,7 +627,6 @@ func (w *world) finish() {
 			w.Fatalf("event %d of %d was lost", r.id, r.key.ID[15])
 		}
 	}
-	w.sweepSlice()
 	if low := w.loop.cursor.watermark.low; !w.foreign && low != w.loop.cursor.position {
 		w.Errorf("at rest the watermark is %d, the cursor %d", low, w.loop.cursor.position)
 	}

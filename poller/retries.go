@@ -30,15 +30,17 @@ func (r *retries) none() bool { return !r.some }
 // note takes in whether something shows that an event is in retry or dead.
 func (r *retries) note(some bool) { r.some = r.some || some }
 
-// confirm has the next look start from the beginning, if that may show that no event is in retry any more.
+// confirm has a look come now: from the beginning if that may show that no event is in retry any more, else for what
+// somebody has made due since the last one and told nobody.
 func (r *retries) confirm(now time.Time) {
-	if r.some && r.next.IsZero() {
+	switch {
+	case !r.some:
+	case r.next.IsZero():
 		r.fromStart(now)
+	default:
+		r.next = now
 	}
 }
-
-// due reports whether it is time to look.
-func (r *retries) due(now time.Time) bool { return !r.next.IsZero() && !now.Before(r.next) }
 
 // found takes in a look, of which the rows are passed to their lanes: fewer than asked for unless full. It sets the
 // timer: at once if there may be more.

@@ -1,6 +1,9 @@
 package poller
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // sweep is the schedule of the walk from zero that backs up the cursor: events whose id was drawn before their
 // transaction (sequence CACHE, pooled allocators, setval backwards) escape the watermark.
@@ -22,7 +25,7 @@ const (
 	sweepRest      = 20 // a slice takes one part in so many of the time
 	sweepFirstSpan = 10_000
 	sweepMinSpan   = 500
-	sweepMaxSpan   = 1 << 50
+	sweepMaxSpan   = math.MaxInt64
 	sweepSliceGoal = 4 * time.Millisecond
 	sweepMostRows  = 10_000 // unpublished ones in a slice: some 3 ms
 )
@@ -35,7 +38,13 @@ func (s *sweep) slice(watermark int64, now time.Time) (after, upTo int64) {
 	if s.span == 0 {
 		s.span = sweepFirstSpan
 	}
-	return s.position, max(s.position, min(s.position+s.span, watermark))
+	switch {
+	case watermark <= s.position:
+		return s.position, s.position
+	case watermark-s.position > s.span:
+		return s.position, s.position + s.span
+	}
+	return s.position, watermark
 }
 
 // swept takes in a slice that went up to upTo, which may be less than it should have, and took so long. It reports whether the walk is complete.
@@ -60,6 +69,6 @@ func (s *sweep) adapt(ids int64, took time.Duration) {
 	case took > 2*sweepSliceGoal:
 		s.span = max(ids/int64(took/sweepSliceGoal), sweepMinSpan)
 	case took < sweepSliceGoal/2 && ids == s.span:
-		s.span = min(s.span*2, sweepMaxSpan)
+		s.span = min(s.span, sweepMaxSpan/2) * 2
 	}
 }

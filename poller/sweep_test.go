@@ -1,6 +1,7 @@
 package poller
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -34,11 +35,12 @@ func TestSweepWalks(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		r := sweepRun{now: noon}
-		watermark := rapid.Int64Range(0, 100_000).Draw(t, "watermark")
+		anywhere := rapid.OneOf(rapid.Int64Range(0, 200_000), rapid.Int64Range(math.MaxInt64-200_000, math.MaxInt64), rapid.Int64())
+		watermark := anywhere.Draw(t, "watermark")
 		covered, walkBegan := int64(0), time.Time{}
 		for range 60 {
 			if rapid.IntRange(0, 3).Draw(t, "moves") == 0 {
-				watermark = rapid.Int64Range(0, 200_000).Draw(t, "watermark")
+				watermark = anywhere.Draw(t, "watermark")
 			}
 			after, upTo, took, complete := r.slice(watermark, time.Duration(rapid.IntRange(0, 100).Draw(t, "late"))*time.Millisecond, func(int64, int64) time.Duration {
 				return time.Duration(rapid.IntRange(0, 200_000).Draw(t, "µs")) * time.Microsecond
@@ -145,6 +147,21 @@ func TestSweep(t *testing.T) {
 		after, upTo, _, complete := r.slice(5, 0, perID(time.Microsecond))
 		if after != sweepFirstSpan || upTo != after || !complete {
 			t.Errorf("slice (%d, %d], complete: %t", after, upTo, complete)
+		}
+	})
+	t.Run("it is the index that costs, not the numbers in it", func(t *testing.T) {
+		t.Parallel()
+		for _, watermark := range []int64{1 << 40, 1 << 60, math.MaxInt64 - 1, math.MaxInt64} {
+			r := sweepRun{now: noon}
+			for range 3 {
+				_, slices := walk(&r, watermark, perID(0))
+				if slices > 64 {
+					t.Errorf("%d slices up to %d", slices, watermark)
+				}
+			}
+			if _, slices := walk(&r, watermark, perID(0)); slices > 2 {
+				t.Errorf("%d slices up to %d by a later walk", slices, watermark)
+			}
 		}
 	})
 	t.Run("without a watermark it is over at once", func(t *testing.T) {

@@ -55,6 +55,10 @@ func (w *watermark) read(cursor, lastValue int64, now []string) (setBack bool) {
 	w.drawn = lastValue
 	if len(w.holders) == 0 { // resting: choose M
 		w.candidate = min(cursor, w.drawn)
+		if w.candidate <= w.low { // what the cursor has seen is not from the sequence
+			*w = watermark{low: w.low, drawn: w.drawn}
+			return false
+		}
 		w.holders = make(map[string]struct{}, len(now))
 		for _, tx := range now {
 			w.holders[tx] = struct{}{}
