@@ -75,23 +75,27 @@ func (o *owner) choose() (work func(context.Context) error, next time.Time) {
 	rows, bytes := o.lanes.room()
 	waiting := o.lanes.waitingReloads()
 	mayAdd := waiting < o.cfg.MaxBatchSize // lanes that wait to be reloaded: they take memory
-	var ready [tasks]bool
 	now := time.Now()
 	next = now.Add(sweepInterval)
-	when := func(t task, at time.Time) {
-		if ready[t] = !now.Before(at); !ready[t] && at.Before(next) {
-			next = at
+	earlier := func(t time.Time) {
+		if t.Before(next) {
+			next = t
 		}
 	}
+	var ready [tasks]bool
 	ready[reloading] = waiting > 0 && rows > 0 && bytes > 0
 	if mayAdd && !o.retries.next.IsZero() {
-		when(lookingForDue, o.retries.next)
+		ready[lookingForDue] = o.retries.due(now)
+		earlier(o.retries.next)
 	}
 	if o.hasRoom(rows, bytes) {
-		when(fetching, o.nextFetch(now))
+		at := o.nextFetch(now)
+		ready[fetching] = !now.Before(at)
+		earlier(at)
 	}
 	if mayAdd {
-		when(sweeping, o.sweep.next)
+		ready[sweeping] = !now.Before(o.sweep.next)
+		earlier(o.sweep.next)
 	}
 	switch o.turns.next(ready) {
 	case reloading:

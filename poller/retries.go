@@ -42,6 +42,9 @@ func (r *retries) confirm(now time.Time) {
 	}
 }
 
+// due reports whether it is time to look.
+func (r *retries) due(now time.Time) bool { return !r.next.IsZero() && !now.Before(r.next) }
+
 // found takes in a look, of which the rows are passed to their lanes: fewer than asked for unless full. It sets the
 // timer: at once if there may be more.
 func (r *retries) found(now time.Time, d dueRows, full bool) {

@@ -19,12 +19,12 @@ func TestRetries(t *testing.T) {
 	t.Run("a fresh owner looks at once, from the very start", func(t *testing.T) {
 		t.Parallel()
 		var r retries
-		if timeToLook(&r, noon) {
+		if r.due(noon) {
 			t.Error("due before it has begun")
 		}
 		r.found(noon, dueRows{rows: []dueRow{{id: 5, at: at(5)}}}, false)
 		r.fromStart(noon)
-		if !timeToLook(&r, noon) || r.afterTime != (pgtype.Timestamptz{Valid: true, InfinityModifier: pgtype.NegativeInfinity}) || r.afterID != 0 {
+		if !r.due(noon) || r.afterTime != (pgtype.Timestamptz{Valid: true, InfinityModifier: pgtype.NegativeInfinity}) || r.afterID != 0 {
 			t.Errorf("%+v", r)
 		}
 	})
@@ -45,15 +45,15 @@ func TestRetries(t *testing.T) {
 			if !r.next.Equal(tc.next) {
 				t.Errorf("%s: timer %s", tc.name, r.next)
 			}
-			if timeToLook(&r, noon) != tc.full {
-				t.Errorf("%s: due %t", tc.name, timeToLook(&r, noon))
+			if r.due(noon) != tc.full {
+				t.Errorf("%s: due %t", tc.name, r.due(noon))
 			}
 		}
 	})
 	t.Run("it is due from its very time on", func(t *testing.T) {
 		t.Parallel()
 		r := retries{next: noon}
-		if timeToLook(&r, noon.Add(-1)) || !timeToLook(&r, noon) || !timeToLook(&r, noon.Add(1)) {
+		if r.due(noon.Add(-1)) || !r.due(noon) || !r.due(noon.Add(1)) {
 			t.Error("not due exactly from its time on")
 		}
 	})
@@ -179,7 +179,7 @@ func TestRetriesFindEveryDueRow(t *testing.T) {
 			failed[rec.id] = true
 		}
 		look := func() {
-			for timeToLook(&r, clock()) {
+			for r.due(clock()) {
 				limit := 1 + below(3).Draw(t, "limit")
 				d, _ := db.fetchDue(context.Background(), &r, limit)
 				for _, found := range d.rows {
@@ -207,6 +207,3 @@ func TestRetriesFindEveryDueRow(t *testing.T) {
 		}
 	})
 }
-
-// timeToLook reports whether it is time to look.
-func timeToLook(r *retries, now time.Time) bool { return !r.next.IsZero() && !now.Before(r.next) }

@@ -25,7 +25,6 @@ const (
 	sweepRest      = 20 // a slice takes one part in so many of the time
 	sweepFirstSpan = 10_000
 	sweepMinSpan   = 500
-	sweepMaxSpan   = math.MaxInt64
 	sweepSliceGoal = 4 * time.Millisecond
 	sweepMostRows  = 10_000 // unpublished ones in a slice: some 3 ms
 )
@@ -41,7 +40,7 @@ func (s *sweep) slice(watermark int64, now time.Time) (after, upTo int64) {
 	switch {
 	case watermark <= s.position:
 		return s.position, s.position
-	case watermark-s.position > s.span:
+	case uint64(watermark)-uint64(s.position) > uint64(s.span): // the position can be below 0
 		return s.position, s.position + s.span
 	}
 	return s.position, watermark
@@ -69,6 +68,6 @@ func (s *sweep) adapt(ids int64, took time.Duration) {
 	case took > 2*sweepSliceGoal:
 		s.span = max(ids/int64(took/sweepSliceGoal), sweepMinSpan)
 	case took < sweepSliceGoal/2 && ids == s.span:
-		s.span = min(s.span, sweepMaxSpan/2) * 2
+		s.span = min(s.span, math.MaxInt64/2) * 2
 	}
 }

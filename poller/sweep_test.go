@@ -164,6 +164,13 @@ func TestSweep(t *testing.T) {
 			}
 		}
 	})
+	t.Run("no range is longer than the span, also from below zero", func(t *testing.T) {
+		t.Parallel()
+		s := sweep{position: -5, span: 1000}
+		if after, upTo := s.slice(math.MaxInt64-1, noon); after != -5 || upTo != 995 {
+			t.Errorf("slice (%d, %d]", after, upTo)
+		}
+	})
 	t.Run("without a watermark it is over at once", func(t *testing.T) {
 		t.Parallel()
 		r := sweepRun{now: noon}
