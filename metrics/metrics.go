@@ -24,7 +24,10 @@ import (
 // maxTypes is how many event types have a label of their own. Those beyond are "other": a publisher that makes up types must not fill the memory.
 const maxTypes = 500
 
-// otherType is the label of the event types beyond [maxTypes].
+// maxTypeLength is how many bytes of an event type are a label: each of its series, some twenty with the buckets, has a copy.
+const maxTypeLength = 200
+
+// otherType is the label of the event types beyond [maxTypes] and [maxTypeLength].
 const otherType = "other"
 
 // stale is how long after the last sample the metrics of the database are left out: four samples are missing, and a minute has passed, since a busy
@@ -135,8 +138,7 @@ func (m *Metrics) of(l label) *series {
 		return s.(*series)
 	}
 	shown := l
-	if m.types.Add(1) > maxTypes {
-		m.types.Add(-1)
+	if !m.shows(l) {
 		shown.eventType = otherType
 		if s, ok := m.series.Load(shown); ok {
 			return s.(*series)
@@ -157,6 +159,18 @@ func (m *Metrics) of(l label) *series {
 		m.types.Add(-1)
 	}
 	return s.(*series)
+}
+
+// shows reports whether the event type of a new label is one to show, and counts it.
+func (m *Metrics) shows(l label) bool {
+	if len(l.eventType) > maxTypeLength {
+		return false
+	}
+	if m.types.Add(1) > maxTypes {
+		m.types.Add(-1)
+		return false
+	}
+	return true
 }
 
 func (m *Metrics) wrote(b poller.Batch) {

@@ -224,6 +224,13 @@ func TestTypes(t *testing.T) {
 			called(dispatch.Call{Event: &outbox.Event{Type: fmt.Sprint("type-", i), OccurredAt: time.Now()}, Subscriber: "s", Result: dispatch.ResultDelivered})
 		}
 	}
+	long := strings.Repeat("x", 100_000)
+	called(dispatch.Call{Event: &outbox.Event{Type: long, OccurredAt: time.Now()}, Subscriber: "s", Result: dispatch.ResultDelivered})
+	fresh := metrics.New()
+	fresh.Observer().Called(dispatch.Call{Event: &outbox.Event{Type: long, OccurredAt: time.Now()}, Subscriber: "s", Result: dispatch.ResultDelivered})
+	if n := scrape(t, fresh)[`outbox_deliveries_total{event_type="other",result="delivered",subscriber="s"}`]; n != 1 {
+		t.Errorf("a type of 100,000 characters: %v", n)
+	}
 	got := scrape(t, m)
 	const series = `outbox_handler_duration_seconds{`
 	n := 0
@@ -232,7 +239,7 @@ func TestTypes(t *testing.T) {
 			n++
 		}
 	}
-	if n > 501 || got[`outbox_deliveries_total{event_type="other",result="delivered",subscriber="s"}`] != 3000 {
+	if n > 501 || got[`outbox_deliveries_total{event_type="other",result="delivered",subscriber="s"}`] != 3001 {
 		t.Errorf("%d series; %v of other types", n, got[`outbox_deliveries_total{event_type="other",result="delivered",subscriber="s"}`])
 	}
 }
