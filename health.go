@@ -28,7 +28,7 @@ type Health struct {
 	// InFlight is how many events have been fetched and not yet settled, Handling how many of them a handler is
 	// working on, Unsettled how many outcomes wait for the database.
 	InFlight, Handling, Unsettled int
-	// LastSweep is when the last complete walk over the unpublished events ended; zero on a standby.
+	// LastSweep is when this owner's last complete walk over the unpublished events ended; zero before that, and on a standby.
 	LastSweep time.Time
 	// OldestPending is the age of the oldest event that could be handled and is not yet published, by its occurred_at,
 	// as of LastSweep.

@@ -37,6 +37,8 @@ var ofWorker = []gauge[outbox.Health]{
 	of(prometheus.CounterValue, "not_envelopes_total", "Events whose payload was no envelope, and was delivered whole.", func(h outbox.Health) float64 { return float64(h.NotEnvelopes) }),
 }
 
+var lastSweep = desc("last_sweep_timestamp_seconds", "When the owner's last complete sweep ended, in seconds since 1970. The sweep walks all unpublished events again and again, and finds what nothing else does.")
+
 var wakes = desc("wakes_total", "What had the worker look for events.", "kind")
 
 func wakesByKind(h outbox.Health) map[string]int64 {
@@ -54,7 +56,7 @@ var ofDatabase = []gauge[sample]{
 	of(prometheus.GaugeValue, "due_events", "Those of them whose time has come.", func(s sample) float64 { return float64(s.Due) }),
 	of(prometheus.GaugeValue, "dead_events", "Dead letters. Counting stops at 100,001.", func(s sample) float64 { return float64(s.Dead) }),
 	of(prometheus.GaugeValue, "notification_queue_usage_ratio", "How full the server's queue of notifications is, from 0 to 1.", func(s sample) float64 { return s.NotifyQueue }),
-	of(prometheus.GaugeValue, "sample_timestamp_seconds", "When the owner counted, in seconds since 1970.", func(s sample) float64 { return float64(s.taken.UnixNano()) / 1e9 }),
+	of(prometheus.GaugeValue, "sample_timestamp_seconds", "When the owner counted, in seconds since 1970.", func(s sample) float64 { return unixSeconds(s.taken) }),
 }
 
 // Describe implements [prometheus.Collector].
@@ -68,6 +70,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	for _, g := range ofDatabase {
 		to <- g.desc
 	}
+	to <- lastSweep
 	to <- wakes
 }
 
@@ -83,6 +86,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	}
 	for _, g := range ofWorker {
 		to <- prometheus.MustNewConstMetric(g.desc, g.kind, g.value(h))
+	}
+	if !h.LastSweep.IsZero() { // the owner has completed one
+		to <- prometheus.MustNewConstMetric(lastSweep, prometheus.GaugeValue, unixSeconds(h.LastSweep))
 	}
 	for kind, n := range wakesByKind(h) {
 		to <- prometheus.MustNewConstMetric(wakes, prometheus.CounterValue, float64(n), kind)
@@ -102,3 +108,6 @@ func is(b bool) float64 {
 	}
 	return 0
 }
+
+// unixSeconds is the Unix time, as Prometheus wants it.
+func unixSeconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

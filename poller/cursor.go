@@ -61,7 +61,7 @@ func (c *cursor) sequence(lastValue int64, holders []string) (setBack bool) {
 		c.rewind(0)
 		return true
 	}
-	if c.atEnd && lastValue < c.position {
+	if c.above(lastValue) {
 		// An id that the sequence never gave out must not carry the cursor over those that it will give out.
 		c.position = lastValue
 		c.watermark.rewind(lastValue)
@@ -69,6 +69,10 @@ func (c *cursor) sequence(lastValue int64, holders []string) (setBack bool) {
 	}
 	return false
 }
+
+// above reports whether the last fetch has ended at an id that the sequence, read after it, had not given out: somebody chose it, or the
+// sequence did not come along with the rows.
+func (c *cursor) above(lastValue int64) bool { return c.atEnd && lastValue < c.position }
 
 // rewind takes the cursor back, so that the next fetch reads everything after id again.
 func (c *cursor) rewind(id int64) {

@@ -3,6 +3,7 @@ package poller
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
@@ -55,6 +56,9 @@ func TestSweepReachesWhatNothingElseDoes(t *testing.T) {
 			b.exec(`INSERT INTO events.outbox (id, aggregate_type, aggregate_id, event_type, payload)
 				SELECT -i, 'thing', $1, 'Happened', '{}' FROM generate_series(1, 5) i`, aggregateID(1))
 			b.waitRows(15, "published_at IS NOT NULL")
+			if warned := strings.Contains(b.log.String(), "ids_above_sequence"); warned != strings.HasSuffix(name, "above the sequence") {
+				t.Errorf("it has warned of ids above the sequence: %t", warned)
+			}
 		})
 	}
 }
@@ -70,4 +74,7 @@ func TestRetryAboveTheSequenceIsFound(t *testing.T) {
 	b.wait("a sweep", func() bool { return !b.Stats().LastSweep.IsZero() })
 	b.exec(`UPDATE events.outbox SET next_retry_at = now()`)
 	b.waitRows(1, "published_at IS NOT NULL")
+	if n := strings.Count(b.log.String(), "ids_above_sequence"); n != 1 {
+		t.Errorf("it has warned of the id %d times", n)
+	}
 }

@@ -25,6 +25,7 @@ type owner struct {
 	heard    int       // announcements since the last fetch began
 	read     time.Time // the sequence, the last time
 	behind   bool      // the last page was full: there is more to fetch
+	warned   bool      // of ids above the sequence
 }
 
 // readPause is how long after a reading of the sequence the next one comes while events come often.
@@ -361,6 +362,11 @@ func (o *owner) readSequence(ctx context.Context) error {
 	}
 	o.read = time.Now()
 	o.pace.waiting(o.read, q.notifying)
+	if !o.warned && o.cursor.above(q.lastValue) {
+		o.warned = true
+		o.log.Warn().Int64("event_id", o.cursor.position).Int64("sequence", q.lastValue).
+			Msg("ids_above_sequence: each fetch reads them anew; see \"Ids above the sequence\" in docs/operations.md")
+	}
 	if o.cursor.sequence(q.lastValue, q.holders) {
 		o.behind = true
 	}

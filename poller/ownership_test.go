@@ -44,8 +44,15 @@ func TestOwnership(t *testing.T) {
 		if n := len(second.seen()); n != 0 {
 			t.Fatalf("the standby handled %d events", n)
 		}
+		first.wait("a sweep", func() bool { return !first.Stats().LastSweep.IsZero() })
+		if s := second.Stats(); !s.LastSweep.IsZero() {
+			t.Errorf("the standby has swept: %+v", s)
+		}
 		if err := first.stop(); err != nil {
 			t.Fatal(err)
+		}
+		if s := first.Stats(); !s.LastSweep.IsZero() {
+			t.Errorf("what it knew as the owner outlives that: %+v", s)
 		}
 		insert(t, db.Pool, 1)
 		second.waitCalls(1)

@@ -51,6 +51,12 @@ type stats struct {
 	wakes        wakes
 }
 
+// endSpell forgets what is true of an owner only.
+func (s *stats) endSpell() {
+	s.lastSweep.Store(0)
+	s.oldestUS.Store(0)
+}
+
 // Stats is a snapshot of what the poller is doing.
 type Stats struct {
 	// Owner is true while this worker fetches; else it is a standby.
@@ -60,7 +66,7 @@ type Stats struct {
 	InFlight, Handling, Unsettled int
 	// SettleError is why outcomes cannot be written; empty: they can.
 	SettleError string
-	// LastSweep is when the last complete sweep ended; zero: none has.
+	// LastSweep is when this owner's last complete sweep ended; zero: none has, or it is a standby.
 	LastSweep time.Time
 	// OldestPending is the age of the oldest event that the last sweep found waiting, by its occurred_at.
 	OldestPending time.Duration
@@ -228,6 +234,7 @@ func (p *Poller) work(ctx context.Context, s *session) error {
 	ctx, stopGate := context.WithCancel(ctx)
 	defer stopGate() // it ends by itself: a session that hangs must not keep the ownership
 	defer p.currentGate.Store(nil)
+	defer p.stats.endSpell()
 	wake := func() {
 		p.stats.wakes.gates.Add(1)
 		p.fetchSoon()
