@@ -93,14 +93,22 @@ func (q *Queries) CountPublished(ctx context.Context, arg CountPublishedParams) 
 
 const CountUnfailed = `-- name: CountUnfailed :one
 SELECT count(*) AS scanned,
-       count(*) FILTER (WHERE w.next_retry_at IS NULL) AS pending
+       count(CASE WHEN d.id IS NULL THEN
+           (SELECT true FROM events.outbox e WHERE e.id = w.id AND e.next_retry_at IS NULL) END) AS pending
 FROM (
-    SELECT o.next_retry_at
+    SELECT o.id
     FROM events.outbox o
     WHERE o.published_at IS NULL
     ORDER BY o.id DESC
     LIMIT $1::bigint
 ) w
+LEFT JOIN (
+    SELECT x.id
+    FROM events.outbox x
+    WHERE x.published_at IS NULL AND x.next_retry_at = 'infinity'
+    ORDER BY x.id DESC
+    LIMIT $1::bigint
+) d ON d.id = w.id
 `
 
 type CountUnfailedRow struct {
@@ -108,8 +116,9 @@ type CountUnfailedRow struct {
 	Pending int64
 }
 
-// The events that have never failed and are not published, among the newest unpublished ones. Index:
-// outbox_unpublished_idx, backward.
+// The events that have never failed and are not published, among the newest unpublished ones. Dead letters, which can lie
+// anywhere in a large table, are told by their index, so that none of their pages is read; of the others the row says it. Indexes:
+// outbox_unpublished_idx and outbox_dead_idx, backward; outbox_pkey.
 func (q *Queries) CountUnfailed(ctx context.Context, bound int64) (CountUnfailedRow, error) {
 	row := q.db.QueryRow(ctx, CountUnfailed, bound)
 	var i CountUnfailedRow
@@ -118,17 +127,28 @@ func (q *Queries) CountUnfailed(ctx context.Context, bound int64) (CountUnfailed
 }
 
 const OldestUnfailed = `-- name: OldestUnfailed :one
-SELECT w.id, extract(epoch FROM now() - w.occurred_at)::float8 AS age_s
+SELECT f.id, (SELECT extract(epoch FROM now() - e.occurred_at)::float8 FROM events.outbox e WHERE e.id = f.id)::float8 AS age_s
 FROM (
-    SELECT o.id, o.occurred_at, o.next_retry_at
-    FROM events.outbox o
-    WHERE o.published_at IS NULL
-    ORDER BY o.id
-    LIMIT $1::bigint
-) w
-WHERE w.next_retry_at IS NULL AND isfinite(w.occurred_at)
-ORDER BY w.id
-LIMIT 1
+    SELECT w.id
+    FROM (
+        SELECT o.id
+        FROM events.outbox o
+        WHERE o.published_at IS NULL
+        ORDER BY o.id
+        LIMIT $1::bigint
+    ) w
+    LEFT JOIN (
+        SELECT x.id
+        FROM events.outbox x
+        WHERE x.published_at IS NULL AND x.next_retry_at = 'infinity'
+        ORDER BY x.id
+        LIMIT $1::bigint
+    ) d ON d.id = w.id
+    WHERE CASE WHEN d.id IS NULL THEN
+        (SELECT e.next_retry_at IS NULL AND isfinite(e.occurred_at) FROM events.outbox e WHERE e.id = w.id) END
+    ORDER BY w.id
+    LIMIT 1
+) f
 `
 
 type OldestUnfailedRow struct {
@@ -137,7 +157,7 @@ type OldestUnfailedRow struct {
 }
 
 // The first event that has never failed and is not published, among the oldest unpublished ones; not one whose
-// occurred_at is infinity, which has no age. Index: outbox_unpublished_idx.
+// occurred_at is infinity, which has no age. As CountUnfailed, forward.
 func (q *Queries) OldestUnfailed(ctx context.Context, bound int64) (OldestUnfailedRow, error) {
 	row := q.db.QueryRow(ctx, OldestUnfailed, bound)
 	var i OldestUnfailedRow
@@ -178,6 +198,7 @@ const TuneTransaction = `-- name: TuneTransaction :one
 SELECT set_config('enable_seqscan', 'off', true) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', true) AS enable_bitmapscan,
        set_config('enable_sort', 'off', true) AS enable_sort,
+       set_config('enable_nestloop', 'off', true) AS enable_nestloop,
        set_config('jit', 'off', true) AS jit
 `
 
@@ -185,13 +206,15 @@ type TuneTransactionRow struct {
 	EnableSeqscan    string
 	EnableBitmapscan string
 	EnableSort       string
+	EnableNestloop   string
 	Jit              string
 }
 
 // What `outbox status` shows. Every scan is bounded by a number of rows, so that it answers at once however long the
 // backlog and however many events were ever published; a count that reached its bound is "at least".
 // Settings of one transaction (a pooler hands the session to somebody else): the index that each query names is read
-// whatever the statistics say. TuneSession's, without the generic plans, since each query runs once.
+// whatever the statistics say. TuneSession's, without the generic plans, since each query runs once. Joins merge or hash: to compare
+// each of one side with each of the other would be without bounds where statistics are old.
 func (q *Queries) TuneTransaction(ctx context.Context) (TuneTransactionRow, error) {
 	row := q.db.QueryRow(ctx, TuneTransaction)
 	var i TuneTransactionRow
@@ -199,6 +222,7 @@ func (q *Queries) TuneTransaction(ctx context.Context) (TuneTransactionRow, erro
 		&i.EnableSeqscan,
 		&i.EnableBitmapscan,
 		&i.EnableSort,
+		&i.EnableNestloop,
 		&i.Jit,
 	)
 	return i, err

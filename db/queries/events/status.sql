@@ -3,27 +3,38 @@
 
 -- name: TuneTransaction :one
 -- Settings of one transaction (a pooler hands the session to somebody else): the index that each query names is read
--- whatever the statistics say. TuneSession's, without the generic plans, since each query runs once.
+-- whatever the statistics say. TuneSession's, without the generic plans, since each query runs once. Joins merge or hash: to compare
+-- each of one side with each of the other would be without bounds where statistics are old.
 SELECT set_config('enable_seqscan', 'off', true) AS enable_seqscan,
        set_config('enable_bitmapscan', 'off', true) AS enable_bitmapscan,
        set_config('enable_sort', 'off', true) AS enable_sort,
+       set_config('enable_nestloop', 'off', true) AS enable_nestloop,
        set_config('jit', 'off', true) AS jit;
 
 -- name: SchemaVersion :one
 SELECT events.outbox_schema_version()::int AS version;
 
 -- name: CountUnfailed :one
--- The events that have never failed and are not published, among the newest unpublished ones. Index:
--- outbox_unpublished_idx, backward.
+-- The events that have never failed and are not published, among the newest unpublished ones. Dead letters, which can lie
+-- anywhere in a large table, are told by their index, so that none of their pages is read; of the others the row says it. Indexes:
+-- outbox_unpublished_idx and outbox_dead_idx, backward; outbox_pkey.
 SELECT count(*) AS scanned,
-       count(*) FILTER (WHERE w.next_retry_at IS NULL) AS pending
+       count(CASE WHEN d.id IS NULL THEN
+           (SELECT true FROM events.outbox e WHERE e.id = w.id AND e.next_retry_at IS NULL) END) AS pending
 FROM (
-    SELECT o.next_retry_at
+    SELECT o.id
     FROM events.outbox o
     WHERE o.published_at IS NULL
     ORDER BY o.id DESC
     LIMIT sqlc.arg(bound)::bigint
-) w;
+) w
+LEFT JOIN (
+    SELECT x.id
+    FROM events.outbox x
+    WHERE x.published_at IS NULL AND x.next_retry_at = 'infinity'
+    ORDER BY x.id DESC
+    LIMIT sqlc.arg(bound)::bigint
+) d ON d.id = w.id;
 
 -- name: CountFailed :one
 -- The events in retry, those of them that are due, and the dead letters. The order asks for the one index that has it, where
@@ -46,18 +57,29 @@ SELECT (SELECT count(*) FROM (
 
 -- name: OldestUnfailed :one
 -- The first event that has never failed and is not published, among the oldest unpublished ones; not one whose
--- occurred_at is infinity, which has no age. Index: outbox_unpublished_idx.
-SELECT w.id, extract(epoch FROM now() - w.occurred_at)::float8 AS age_s
+-- occurred_at is infinity, which has no age. As CountUnfailed, forward.
+SELECT f.id, (SELECT extract(epoch FROM now() - e.occurred_at)::float8 FROM events.outbox e WHERE e.id = f.id)::float8 AS age_s
 FROM (
-    SELECT o.id, o.occurred_at, o.next_retry_at
-    FROM events.outbox o
-    WHERE o.published_at IS NULL
-    ORDER BY o.id
-    LIMIT sqlc.arg(bound)::bigint
-) w
-WHERE w.next_retry_at IS NULL AND isfinite(w.occurred_at)
-ORDER BY w.id
-LIMIT 1;
+    SELECT w.id
+    FROM (
+        SELECT o.id
+        FROM events.outbox o
+        WHERE o.published_at IS NULL
+        ORDER BY o.id
+        LIMIT sqlc.arg(bound)::bigint
+    ) w
+    LEFT JOIN (
+        SELECT x.id
+        FROM events.outbox x
+        WHERE x.published_at IS NULL AND x.next_retry_at = 'infinity'
+        ORDER BY x.id
+        LIMIT sqlc.arg(bound)::bigint
+    ) d ON d.id = w.id
+    WHERE CASE WHEN d.id IS NULL THEN
+        (SELECT e.next_retry_at IS NULL AND isfinite(e.occurred_at) FROM events.outbox e WHERE e.id = w.id) END
+    ORDER BY w.id
+    LIMIT 1
+) f;
 
 -- name: CountPublished :one
 -- The events published of late among the newest ids below one. Nothing indexes published_at, but events are
