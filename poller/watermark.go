@@ -26,16 +26,19 @@ type watermark struct {
 	confirming bool
 }
 
+// rest ends a proof, done or given up, with nothing unseen at or below low.
+func (w *watermark) rest(low int64) { *w = watermark{low: low, drawn: w.drawn} }
+
 // fetched takes in a fetch that started after the last call of any of watermark's methods.
 func (w *watermark) fetched() {
 	if w.confirming {
-		*w = watermark{low: max(w.low, w.candidate), drawn: w.drawn}
+		w.rest(max(w.low, w.candidate))
 	}
 }
 
 // complete takes in that every id up to cursor has been seen.
 func (w *watermark) complete(cursor int64) {
-	*w = watermark{low: max(w.low, cursor), drawn: w.drawn}
+	w.rest(max(w.low, cursor))
 }
 
 // wantsReading reports whether it can use a reading of the sequence now: the cursor has moved on, or it waits
@@ -56,7 +59,7 @@ func (w *watermark) read(cursor, lastValue int64, now []string) (setBack bool) {
 	if len(w.holders) == 0 { // resting: choose M
 		w.candidate = min(cursor, w.drawn)
 		if w.candidate <= w.low { // what the cursor has seen is not from the sequence
-			*w = watermark{low: w.low, drawn: w.drawn}
+			w.rest(w.low)
 			return false
 		}
 		w.holders = make(map[string]struct{}, len(now))
@@ -77,9 +80,9 @@ func (w *watermark) read(cursor, lastValue int64, now []string) (setBack bool) {
 // rewind takes the watermark back to id, because something below was found or may appear.
 func (w *watermark) rewind(id int64) {
 	if id < w.low {
-		*w = watermark{low: id, drawn: w.drawn}
+		w.rest(id)
 	} else if id < w.candidate {
-		*w = watermark{low: w.low, drawn: w.drawn}
+		w.rest(w.low)
 	}
 }
 
