@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/seed-9a365b49/outbox/db/eventsdb"
@@ -21,7 +22,7 @@ type Health struct {
 	Connected bool
 	// Listening is true while notifications are known to arrive.
 	Listening bool
-	// Degraded is true while something does not work as it should, and Reason says what: mostly that notifications do not arrive.
+	// Degraded is true while something does not work as it should, and Reason says what, in one line: mostly that notifications do not arrive.
 	// Events are then found by polling every [Config.DegradedPollInterval]: slower, not less.
 	Degraded bool
 	Reason   string
@@ -92,7 +93,7 @@ func health(p poller.Stats, l listener.State) Health {
 	}
 	switch {
 	case p.SettleError != "":
-		h.Degraded, h.Reason = true, "what was delivered cannot be marked: "+p.SettleError
+		h.Degraded, h.Reason = true, "what was delivered cannot be marked: "+strings.Join(strings.Fields(p.SettleError), " ") // pgx breaks lines
 	case h.Degraded:
 	case p.Unannounced:
 		h.Degraded, h.Reason = true, "events arrive that no notification announced: see `outbox migrate notify`"

@@ -151,7 +151,7 @@ func readiness(h outbox.Health, err error) readinessState {
 	case errors.Is(err, outbox.ErrNewerSchema): // a deployment is on its way, and this worker works
 		s.Degraded, s.Reason = true, err.Error()
 	default:
-		s.Status, s.Role, s.Reason = notReady, "", err.Error()
+		s.Status, s.Role, s.Reason = notReady, "", loggedError(err)
 	}
 	return s
 }

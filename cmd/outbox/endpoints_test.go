@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/seed-9a365b49/outbox"
 	"github.com/seed-9a365b49/outbox/internal/pgtest"
 )
@@ -139,6 +141,7 @@ func TestAdminAddress(t *testing.T) {
 func TestReadiness(t *testing.T) {
 	t.Parallel()
 	away := errors.New("reach the database: no route")
+	_, refused := pgconn.Connect(t.Context(), "postgres://u@127.0.0.1:1/db") // pgx tells of every address on a line of its own
 	for name, tt := range map[string]struct {
 		health outbox.Health
 		err    error
@@ -148,6 +151,7 @@ func TestReadiness(t *testing.T) {
 		"standby":  {outbox.Health{Reason: "unproven"}, nil, readinessState{Status: ready, Role: "standby"}},
 		"degraded": {outbox.Health{Owner: true, Degraded: true, Reason: "no echo"}, nil, readinessState{Status: ready, Role: "owner", Degraded: true, Reason: "no echo"}},
 		"away":     {outbox.Health{Owner: true, Degraded: true, Unsettled: 2}, away, readinessState{Status: notReady, Degraded: true, Reason: away.Error(), Unsettled: 2}},
+		"refused": {outbox.Health{}, fmt.Errorf("reach the database: %w", refused), readinessState{Status: notReady, Reason: "reach the database: no connection to 127.0.0.1:1 (connect: connection refused)"}},
 	} {
 		if got := readiness(tt.health, tt.err); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
