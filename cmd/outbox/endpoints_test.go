@@ -151,7 +151,7 @@ func TestReadiness(t *testing.T) {
 		"standby":  {outbox.Health{Reason: "unproven"}, nil, readinessState{Status: ready, Role: "standby"}},
 		"degraded": {outbox.Health{Owner: true, Degraded: true, Reason: "no echo"}, nil, readinessState{Status: ready, Role: "owner", Degraded: true, Reason: "no echo"}},
 		"away":     {outbox.Health{Owner: true, Degraded: true, Unsettled: 2}, away, readinessState{Status: notReady, Degraded: true, Reason: away.Error(), Unsettled: 2}},
-		"refused": {outbox.Health{}, fmt.Errorf("reach the database: %w", refused), readinessState{Status: notReady, Reason: "reach the database: no connection to 127.0.0.1:1 (connect: connection refused)"}},
+		"refused":  {outbox.Health{}, fmt.Errorf("reach the database: %w", refused), readinessState{Status: notReady, Reason: "reach the database: no connection to 127.0.0.1:1 (connect: connection refused)"}},
 	} {
 		if got := readiness(tt.health, tt.err); got != tt.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tt.want)
