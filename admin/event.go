@@ -108,6 +108,9 @@ func show(ctx context.Context, q *eventsdb.Queries, id int64) (*Detail, error) {
 	}
 	d := &Detail{Event: events[0]}
 	d.PublicID = event.PublicID(facts.Namespace, d.ID, d.OccurredAt)
+	if err := q.TuneLookups(ctx); err != nil {
+		return nil, err
+	}
 	around, err := q.Surroundings(ctx, eventsdb.SurroundingsParams{ID: id, Bound: CountAtMost})
 	if err != nil {
 		return nil, err

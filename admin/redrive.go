@@ -58,6 +58,9 @@ func redrive(ctx context.Context, db DB, ids []int64, all bool) (done Redriven, 
 		if err != nil || len(dead) == 0 {
 			return err
 		}
+		if err := q.TuneLookups(ctx); err != nil {
+			return err
+		}
 		overtaken, err := q.LaterPublished(ctx, eventsdb.LaterPublishedParams{Ids: dead, Bound: Next})
 		if err != nil {
 			return err

@@ -21,6 +21,7 @@ import (
 // and then executed as often as it is asked for, as pgx does it, so that PostgreSQL caches its plan in the same way.
 type explainer struct {
 	conn *pgx.Conn
+	tune func(context.Context, *eventsdb.Queries) error // the settings of a transaction, nil for none
 	last plan
 }
 
@@ -50,6 +51,11 @@ func (e *explainer) run(ctx context.Context, sql string, args []any) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
+	if e.tune != nil {
+		if err := e.tune(ctx, eventsdb.New(tx)); err != nil {
+			return err
+		}
+	}
 	var text []byte
 	statement := fmt.Sprintf("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE %q (%s)", name, strings.Join(literals, ", "))
 	if err := tx.QueryRow(ctx, statement, pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {

@@ -153,9 +153,9 @@ SELECT o.id, b.id AS blocked_by
 FROM events.outbox o
 CROSS JOIN LATERAL (
     SELECT e.id FROM events.outbox e
-    WHERE e.aggregate_type = o.aggregate_type AND e.aggregate_id = o.aggregate_id AND e.id < o.id
+    WHERE e.aggregate_type = ANY (ARRAY[o.aggregate_type]) AND e.aggregate_id = o.aggregate_id AND e.id < o.id
       AND e.published_at IS NULL AND e.next_retry_at < 'infinity' AND e.next_retry_at > now()
-    ORDER BY e.id LIMIT 1) b
+    ORDER BY e.aggregate_type, e.id LIMIT 1) b
 WHERE o.id = ANY ((SELECT $1::bigint[])::bigint[])
 ORDER BY o.id
 `
@@ -193,8 +193,8 @@ FROM events.outbox o
 CROSS JOIN LATERAL (
     SELECT count(next.published_at) AS later FROM (
         SELECT l.published_at FROM events.outbox l
-        WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
-        ORDER BY l.id
+        WHERE l.aggregate_type = ANY (ARRAY[o.aggregate_type]) AND l.aggregate_id = o.aggregate_id AND l.id > o.id
+        ORDER BY l.aggregate_type, l.id
         LIMIT $1::bigint) next) n
 WHERE o.id = ANY ((SELECT $2::bigint[])::bigint[]) AND n.later > 0
 ORDER BY o.id
@@ -425,20 +425,20 @@ func (q *Queries) RedriveBatch(ctx context.Context, ids []int64) (int64, error) 
 
 const Surroundings = `-- name: Surroundings :one
 SELECT COALESCE((SELECT b.id FROM events.outbox b
-                 WHERE b.aggregate_type = o.aggregate_type AND b.aggregate_id = o.aggregate_id AND b.id < o.id
+                 WHERE b.aggregate_type = ANY (ARRAY[o.aggregate_type]) AND b.aggregate_id = o.aggregate_id AND b.id < o.id
                    AND b.published_at IS NULL AND b.next_retry_at < 'infinity'
-                 ORDER BY b.id LIMIT 1), 0)::bigint AS blocked_by,
+                 ORDER BY b.aggregate_type, b.id LIMIT 1), 0)::bigint AS blocked_by,
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
-            WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
+            WHERE l.aggregate_type = ANY (ARRAY[o.aggregate_type]) AND l.aggregate_id = o.aggregate_id AND l.id > o.id
               AND l.published_at IS NULL AND COALESCE(l.next_retry_at, '-infinity') < 'infinity'
-            ORDER BY l.id
+            ORDER BY l.aggregate_type, l.id
             LIMIT $1::bigint) later) AS later_waiting,
        (SELECT count(*) FROM (
             SELECT FROM events.outbox l
-            WHERE l.aggregate_type = o.aggregate_type AND l.aggregate_id = o.aggregate_id AND l.id > o.id
+            WHERE l.aggregate_type = ANY (ARRAY[o.aggregate_type]) AND l.aggregate_id = o.aggregate_id AND l.id > o.id
               AND l.published_at IS NOT NULL
-            ORDER BY l.id
+            ORDER BY l.aggregate_type, l.id
             LIMIT $1::bigint) later) AS later_published
 FROM events.outbox o
 WHERE o.id = $2
@@ -463,6 +463,17 @@ func (q *Queries) Surroundings(ctx context.Context, arg SurroundingsParams) (Sur
 	var i SurroundingsRow
 	err := row.Scan(&i.BlockedBy, &i.LaterWaiting, &i.LaterPublished)
 	return i, err
+}
+
+const TuneLookups = `-- name: TuneLookups :exec
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)
+`
+
+// Settings of this transaction, for HeldBack, LaterPublished and Surroundings, which look into the aggregates of some events: the order
+// that each asks for is the one of the index that it names, as db/queries/events/fetch.sql says.
+func (q *Queries) TuneLookups(ctx context.Context) error {
+	_, err := q.db.Exec(ctx, TuneLookups)
+	return err
 }
 
 const TuneOperation = `-- name: TuneOperation :exec
