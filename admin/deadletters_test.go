@@ -393,17 +393,19 @@ func TestDiscard(t *testing.T) {
 		create := regexp.MustCompile(`(?m)^CREATE TEMP TABLE.*;$`).FindString(section)
 		copying := regexp.MustCompile(`(?m)^\\(copy kept \(event\)) FROM PROGRAM '.*' (WITH .*)$`).FindStringSubmatch(section)
 		insert := regexp.MustCompile("(?s)```sql\n(INSERT.*?)```").FindStringSubmatch(section)
-		if create == "" || copying == nil || insert == nil {
-			t.Fatalf("%q, %q, %q", create, copying, insert)
+		insertNull := regexp.MustCompile("(?s)```sql\n(BEGIN;.*?COMMIT;\n)```").FindStringSubmatch(section)
+		if create == "" || copying == nil || insert == nil || insertNull == nil {
+			t.Fatalf("%q, %q, %q, %q", create, copying, insert, insertNull)
 		}
 		db := pgtest.Database(t)
-		other, id := add(t, db, 1, isDead), add(t, db, 1, isDead)
+		other, id, null := add(t, db, 1, isDead), add(t, db, 1, isDead), add(t, db, 1, isDead+", payload = 'null'")
 		exec(t, db, `UPDATE events.outbox SET payload = '{"odd": "\\u0001, \\\\ and \"quotes\" 1e400"}', last_error = E'a\nb\t\\.' WHERE id = $1`, id)
 		row := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", id)
 		var lines bytes.Buffer
 		before := strings.Replace(row, `"a\n`, `"before\n`, 1)
 		fmt.Fprintln(&lines, before) // kept before it was put back for the first time
-		if n, err := admin.Discard(t.Context(), db.Pool, []int64{other, id}, admin.KeepLines(&lines)); err != nil || n != 2 || before == row {
+		rowOfNull := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o WHERE id = $1", null)
+		if n, err := admin.Discard(t.Context(), db.Pool, []int64{other, id, null}, admin.KeepLines(&lines)); err != nil || n != 3 || before == row {
 			t.Fatalf("%d, %v", n, err)
 		}
 		err = db.Pool.AcquireFunc(t.Context(), func(conn *pgxpool.Conn) error {
@@ -413,14 +415,19 @@ func TestDiscard(t *testing.T) {
 			if _, err := conn.Conn().PgConn().CopyFrom(t.Context(), &lines, copying[1]+" FROM STDIN "+copying[2]); err != nil {
 				return err
 			}
-			_, err := conn.Exec(t.Context(), strings.Replace(insert[1], "4711", fmt.Sprint(id), 1))
-			return err
+			for _, q := range []string{strings.ReplaceAll(insert[1], "4711", fmt.Sprint(id)), strings.ReplaceAll(insertNull[1], "4711", fmt.Sprint(null))} {
+				if _, err := conn.Conn().PgConn().Exec(t.Context(), q).ReadAll(); err != nil {
+					return fmt.Errorf("%s: %w", q, err)
+				}
+			}
+			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again := value[string](t, db, "SELECT to_jsonb(o)::text FROM events.outbox o"); again != row { // one row
-			t.Errorf("put back: %s, was %s", again, row)
+		want := row + "\n" + rowOfNull
+		if again := value[string](t, db, `SELECT string_agg(to_jsonb(o)::text, E'\n' ORDER BY id) FROM events.outbox o`); again != want {
+			t.Errorf("put back: %s, was %s", again, want)
 		}
 	})
 

@@ -168,8 +168,8 @@ func TestFetchPageStates(t *testing.T) {
 		{"a pending event behind it", 2, isPending, pending, true},
 		{"an event that waits for its retry", 3, isWaiting, waiting, false},
 		{"a pending event behind it", 3, isPending, pending, true},
-		{"a due event behind it", 3, isDue, due, true},
-		{"a dead letter behind it", 3, isDead, dead, true},
+		{"a due event behind it", 3, isDue, due, false}, // which is not looked up
+		{"a dead letter behind it", 3, isDead, dead, false},
 		{"a dead letter", 4, isDead, dead, false},
 		{"a pending event behind it", 4, isPending, pending, false},
 		{"an event due since for ever", 5, "next_retry_at = '-infinity'", due, false},

@@ -38,7 +38,7 @@ type row struct {
 	occurredAt pgtype.Timestamptz
 	retryCount int32
 	state      state
-	blocked    bool     // an earlier event of the aggregate is in retry
+	blocked    bool     // pending, and an earlier event of the aggregate is in retry
 	delivered  []string // subscribers that earlier attempts delivered to
 	dead       []string // subscribers that failed for good
 	lane       *lane    // that it was put into

@@ -148,8 +148,9 @@ func (db *table) unpublished(after, upTo int64) (list []*record) {
 }
 
 func (db *table) read(r *record) *row {
+	s := db.state(r)
 	return &row{
-		id: r.id, aggregate: r.key, eventType: "Happened", retryCount: r.retryCount, state: db.state(r), blocked: db.blocked(r.key, r.id),
+		id: r.id, aggregate: r.key, eventType: "Happened", retryCount: r.retryCount, state: s, blocked: s == pending && db.blocked(r.key, r.id),
 		occurredAt: pgtype.Timestamptz{Time: time.UnixMicro(0), Valid: true},
 	}
 }
